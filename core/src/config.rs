@@ -1,0 +1,138 @@
+//! Limits and policies, validated once, before anything is opened.
+
+use crate::record;
+use alloc::format;
+use alloc::string::String;
+
+/// Everything that the broker can be told beforehand. All sizes are bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// A segment is rolled before it would grow past this. Default 64 MiB.
+    pub segment_bytes: u64,
+    /// The largest payload admitted (key, headers and value together count as one). Default 64 KiB, at most 16 MiB.
+    pub payload_bytes_max: u32,
+    /// Messages of a topic that have an offset and wait for a write to begin. Default 1024.
+    pub queue_messages: u32,
+    /// Bytes of a topic that have an offset and are not written yet. Default 64 MiB.
+    pub queue_bytes: u64,
+    /// Messages in one write. Default 256.
+    pub batch_messages: u32,
+    /// Bytes in one write. Default 1 MiB. One larger message is a batch of its own.
+    pub batch_bytes: u64,
+    /// `false`: every message is written and forced alone, one after the other. For comparison.
+    pub group_commit: bool,
+    /// How far the active segment is extended ahead of the writes. 0 appends plainly. Default 256 KiB.
+    pub space_ahead: u64,
+    /// Every force ends on a multiple of this (0: no padding). For devices without power-safe overwrite.
+    pub pad_forces: u32,
+    /// The longest that a force is held back while recent producers have not sent again, nanoseconds.
+    /// Also never longer than half of a recent force. Default 100 µs; 0 never waits.
+    pub gather_ns_max: u64,
+    /// Clients at once. Default 1024.
+    pub connections_max: u32,
+    /// Requests of one connection without a reply, after which it is not read. Default 1024.
+    pub unanswered_max: u32,
+    /// Unsent reply bytes of one connection, after which it is not read. Default 1 MiB.
+    pub unsent_bytes_max: u64,
+    /// A connection that takes none of its replies for this long is cut off, milliseconds. Default 30 s.
+    pub send_stall_ms_max: u64,
+    /// The longest wait that a FETCH may ask for, milliseconds. Default 60 s.
+    pub fetch_wait_ms_max: u64,
+    /// A reply to FETCH or READ stops here (but holds at least one message). Default 4 MiB.
+    pub fetch_bytes_max: u64,
+    /// A holder of a group that sent no request for this long loses it to the next who asks, milliseconds.
+    /// Default 300 s.
+    pub group_idle_ms: u64,
+    /// Whether publishing to an unknown topic creates it. Default no.
+    pub auto_create: bool,
+    /// Topics at most. Default 10,000.
+    pub topics_max: u32,
+    /// Groups of one topic at most. Default 1,000.
+    pub groups_max: u32,
+    /// After this long without a publish, the line is anchored, milliseconds. Default 500.
+    pub idle_anchor_ms: u64,
+    /// The size of the ballast that a full disk gives back. Default 4 MiB; 0: none.
+    pub ballast_bytes: u64,
+    /// How long after a full disk the broker tries again, milliseconds. Default 500.
+    pub disk_full_retry_ms: u64,
+    /// Bytes of the newest batches kept in memory for readers, over all topics. Default 8 MiB.
+    pub recent_bytes: u64,
+    /// The doubtful tail is copied under its segment's own name while the segment's frames are no more than this.
+    /// Default 1 MiB.
+    pub copy_whole_bytes_max: u64,
+    /// Random bytes from outside, from which the log ids of new topics are derived.
+    pub entropy: [u8; 16],
+    /// The bug that is planted.
+    #[cfg(feature = "planted")]
+    pub planted: Option<crate::planted::Planted>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            segment_bytes: 64 << 20,
+            payload_bytes_max: 64 << 10,
+            queue_messages: 1024,
+            queue_bytes: 64 << 20,
+            batch_messages: 256,
+            batch_bytes: 1 << 20,
+            group_commit: true,
+            space_ahead: 256 << 10,
+            pad_forces: 0,
+            gather_ns_max: 100_000,
+            connections_max: 1024,
+            unanswered_max: 1024,
+            unsent_bytes_max: 1 << 20,
+            send_stall_ms_max: 30_000,
+            fetch_wait_ms_max: 60_000,
+            fetch_bytes_max: 4 << 20,
+            group_idle_ms: 300_000,
+            auto_create: false,
+            topics_max: 10_000,
+            groups_max: 1_000,
+            idle_anchor_ms: 500,
+            ballast_bytes: 4 << 20,
+            disk_full_retry_ms: 500,
+            recent_bytes: 8 << 20,
+            copy_whole_bytes_max: 1 << 20,
+            entropy: [0; 16],
+            #[cfg(feature = "planted")]
+            planted: None,
+        }
+    }
+}
+
+impl Config {
+    /// Checks every value against its range.
+    ///
+    /// # Errors
+    /// One sentence that names the setting, its range and what was given.
+    pub fn validate(&self) -> Result<(), String> {
+        let ranges: [(&str, u64, u64, u64); 12] = [
+            ("segment-bytes", self.segment_bytes, 512, 1 << 40),
+            ("max-payload", self.payload_bytes_max as u64, 1, record::PAYLOAD_BYTES_CEILING as u64),
+            ("queue-messages", self.queue_messages as u64, 1, 1 << 24),
+            ("queue-bytes", self.queue_bytes, 1, 1 << 40),
+            ("batch-messages", self.batch_messages as u64, 1, 1 << 20),
+            ("batch-bytes", self.batch_bytes, 1, 1 << 30),
+            ("space-ahead", self.space_ahead, 0, 1 << 30),
+            ("max-connections", self.connections_max as u64, 1, 1 << 20),
+            ("max-unanswered", self.unanswered_max as u64, 1, 1 << 20),
+            ("max-unsent-bytes", self.unsent_bytes_max, 1, 1 << 40),
+            ("max-fetch-bytes", self.fetch_bytes_max, 1, 1 << 30),
+            ("max-fetch-wait-ms", self.fetch_wait_ms_max, 0, 86_400_000),
+        ];
+        for (name, value, min, max) in ranges {
+            if value < min || value > max {
+                return Err(format!("{name} must be {min} to {max}, not {value}"));
+            }
+        }
+        if !matches!(self.pad_forces, 0 | 512 | 1024 | 2048 | 4096 | 8192 | 16384) {
+            return Err(format!("pad-forces must be 0 or a power of two from 512 to 16384, not {}", self.pad_forces));
+        }
+        if self.pad_forces != 0 && !self.group_commit {
+            return Err("pad-forces needs group-commit on".into());
+        }
+        Ok(())
+    }
+}

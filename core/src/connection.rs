@@ -1,0 +1,171 @@
+//! One client: what it sent and was not carried out yet, and the replies that it is owed, in order (P14).
+
+use crate::effect::{FileId, ReplyPart};
+use crate::io::TopicId;
+use crate::log::group_commit::Mark;
+use crate::protocol::line::{self, LineCodec};
+use crate::protocol::{Input, Level, Reply, Request};
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec::Vec;
+use bytes::Bytes;
+
+/// A reply, or the place that is kept for one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Slot {
+    /// The request is being carried out.
+    Waiting,
+    /// `OK <offset> <level>`.
+    Published { offset: u64, level: Level },
+    /// Encoded.
+    Bytes(Vec<u8>),
+    /// Encoded, and a range of a file behind it.
+    Raw { head: Vec<u8>, file: FileId, position: u64, length: u64 },
+}
+
+impl Slot {
+    /// Encodes any reply.
+    pub(crate) fn of(reply: &Reply) -> Slot {
+        let mut bytes = Vec::new();
+        line::encode_reply(&mut bytes, reply);
+        Slot::Bytes(bytes)
+    }
+
+    /// What it takes of memory.
+    fn bytes(&self) -> u64 {
+        match self {
+            Slot::Waiting => 0,
+            Slot::Published { .. } => 40,
+            Slot::Bytes(bytes) => bytes.len() as u64,
+            Slot::Raw { head, .. } => head.len() as u64,
+        }
+    }
+}
+
+/// Why the next request is not taken up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Stall {
+    /// The request at hand waits for room in a topic, and is tried again.
+    Room(Request),
+    /// The request at hand waits for a topic to be made, and is tried again.
+    Creation(Request),
+    /// A FETCH waits for the line of a topic to move, until this moment.
+    Line { topic: TopicId, until_ns: u64, request: Request, slot: u64 },
+    /// A task reads for it, or stores where its group stands; the broker tells the rest at its end.
+    Reading,
+}
+
+/// A client.
+pub(crate) struct Connection {
+    pub(crate) input: Input,
+    pub(crate) codec: LineCodec,
+    slots: VecDeque<Slot>,
+    /// The number of the request that the first slot belongs to.
+    first_slot: u64,
+    /// Bytes of replies that are filled in and not emitted.
+    pub(crate) owed: u64,
+    pub(crate) stall: Option<Stall>,
+    /// Reply bytes that were emitted and not yet taken by the kernel.
+    pub(crate) unsent: u64,
+    /// Since when none of them was taken.
+    pub(crate) stuck_since_ns: u64,
+    pub(crate) stuck_timer_armed: bool,
+    /// Whether the backend was told to read.
+    pub(crate) reading: bool,
+    /// The client sends no more.
+    pub(crate) ended: bool,
+    /// No request is taken up any more; the connection is closed when every reply has been sent.
+    pub(crate) closing: bool,
+    pub(crate) disconnected: bool,
+    pub(crate) last_request_ns: u64,
+    pub(crate) mark: Option<Mark>,
+    /// The groups that it holds.
+    pub(crate) held: Vec<(TopicId, String)>,
+}
+
+impl Connection {
+    pub(crate) fn new(payload_bytes_max: u32, now_ns: u64) -> Connection {
+        Connection {
+            input: Input::default(),
+            codec: LineCodec::new(payload_bytes_max),
+            slots: VecDeque::new(),
+            first_slot: 0,
+            owed: 0,
+            stall: None,
+            unsent: 0,
+            stuck_since_ns: now_ns,
+            stuck_timer_armed: false,
+            reading: true,
+            ended: false,
+            closing: false,
+            disconnected: false,
+            last_request_ns: now_ns,
+            mark: None,
+            held: Vec::new(),
+        }
+    }
+
+    /// Requests without a reply.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Keeps a place for the reply to the request at hand; says its number.
+    pub(crate) fn open_slot(&mut self) -> u64 {
+        self.slots.push_back(Slot::Waiting);
+        self.first_slot + self.slots.len() as u64 - 1
+    }
+
+    /// Answers the request at hand at once.
+    pub(crate) fn answer_now(&mut self, slot: Slot) {
+        self.owed += slot.bytes();
+        self.slots.push_back(slot);
+    }
+
+    /// Fills the place of an earlier request.
+    pub(crate) fn answer(&mut self, number: u64, slot: Slot) {
+        let at = number.checked_sub(self.first_slot).and_then(|at| self.slots.get_mut(at as usize));
+        if let Some(place) = at {
+            debug_assert_eq!(*place, Slot::Waiting, "one reply a request");
+            self.owed += slot.bytes();
+            *place = slot;
+        }
+    }
+
+    /// Answers everything that was not sent yet with the same reply: the broker halts. Also what waits behind an earlier
+    /// request with a reply of its own: from now on nothing is acknowledged (P10).
+    pub(crate) fn answer_rest(&mut self, slot: &Slot) {
+        self.slots.iter_mut().for_each(|place| *place = slot.clone());
+        self.owed = self.slots.len() as u64 * slot.bytes();
+    }
+
+    /// Takes the replies that are due, as far as there is no gap.
+    pub(crate) fn take_due(&mut self, parts: &mut Vec<ReplyPart>) {
+        let due = self.slots.iter().take_while(|slot| **slot != Slot::Waiting).count();
+        if due == 0 {
+            return;
+        }
+        self.first_slot += due as u64;
+        let mut out = Vec::with_capacity(due.min(4096) * 20);
+        for slot in self.slots.drain(..due) {
+            self.owed -= slot.bytes();
+            match slot {
+                Slot::Waiting => unreachable!("counted as due"),
+                Slot::Published { offset, level } => {
+                    line::encode_reply(&mut out, &Reply::Published { offset, level });
+                }
+                // A large reply goes out as it lies.
+                Slot::Bytes(bytes) if out.is_empty() && due == 1 => out = bytes,
+                Slot::Bytes(bytes) => out.extend_from_slice(&bytes),
+                Slot::Raw { head, file, position, length } => {
+                    out.extend_from_slice(&head);
+                    parts.push(ReplyPart::Bytes(Bytes::from(core::mem::take(&mut out))));
+                    parts.push(ReplyPart::FileRange { file, position, length });
+                }
+            }
+        }
+        if !out.is_empty() {
+            parts.push(ReplyPart::Bytes(Bytes::from(out)));
+        }
+    }
+}

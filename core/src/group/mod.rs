@@ -1,0 +1,4 @@
+//! Groups of consumers.
+
+pub(crate) mod cursor;
+pub mod offset_file;

@@ -1,0 +1,147 @@
+//! The names of directories and files. The only place that spells a path.
+//!
+//! All paths are relative to the data directory. The tree is described in docs/file-format.md.
+
+use alloc::format;
+use alloc::string::String;
+
+/// The data directory itself.
+pub const DATA: &str = "";
+/// The directory that holds the data directory; only ever forced, at the very first start.
+pub const DATA_PARENT: &str = "..";
+/// Held with flock by the process that owns the directory; the backend's business.
+pub const LOCK: &str = "LOCK";
+/// Says which format the directory has.
+pub const FORMAT: &str = "plimsoll.toml";
+/// Space that a full disk gives back.
+pub const BALLAST: &str = "ballast";
+/// The directory of all topics.
+pub const TOPICS: &str = "topics";
+/// The topic that exists from the first start on.
+pub const DEFAULT_TOPIC: &str = "default";
+/// What a replacement in the making ends in. Found at start it is a leftover.
+pub const TMP: &str = ".tmp";
+/// Files that a directory may hold without being ours.
+pub const FOREIGN_ALLOWED: [&str; 1] = ["lost+found"];
+
+/// What a segment's name ends in.
+pub const LOG_SUFFIX: &str = ".log";
+const GROUP_SUFFIX: &str = ".offset";
+
+/// Whether the data directory may hold an entry of this name.
+pub fn is_data_entry(name: &str) -> bool {
+    [LOCK, FORMAT, BALLAST, TOPICS].contains(&name) || FOREIGN_ALLOWED.contains(&name)
+}
+
+/// The same name with `.tmp` behind it.
+pub fn tmp(path: &str) -> String {
+    format!("{path}{TMP}")
+}
+
+/// The directory of a topic.
+pub fn topic(name: &str) -> String {
+    format!("{TOPICS}/{name}")
+}
+
+/// A topic's format, log id and settings.
+pub fn topic_toml(dir: &str) -> String {
+    format!("{dir}/topic.toml")
+}
+
+/// A topic's persisted Plimsoll line.
+pub fn watermark(dir: &str) -> String {
+    format!("{dir}/watermark")
+}
+
+/// The directory of a topic's segments.
+pub fn log(dir: &str) -> String {
+    format!("{dir}/log")
+}
+
+/// Whether a name in a topic's directory is ours.
+pub fn is_topic_entry(name: &str) -> bool {
+    matches!(name, "topic.toml" | "watermark" | "log" | "groups" | "queues")
+}
+
+/// Whether a path lies in a topic's directory of ordered groups.
+pub fn is_of_groups(path: &str) -> bool {
+    path.contains("/groups/")
+}
+
+/// A segment: its name is the offset of its first frame, 20 digits.
+pub fn segment(dir: &str, base: u64) -> String {
+    format!("{dir}/log/{base:020}{LOG_SUFFIX}")
+}
+
+/// The directory of a topic's ordered groups.
+pub fn groups(dir: &str) -> String {
+    format!("{dir}/groups")
+}
+
+/// The directory of a topic's work-queue groups (reserved by the format).
+pub fn queues(dir: &str) -> String {
+    format!("{dir}/queues")
+}
+
+/// An ordered group's committed offset.
+pub fn group_offset(dir: &str, group: &str) -> String {
+    format!("{dir}/groups/{group}{GROUP_SUFFIX}")
+}
+
+/// The base offset in a segment's file name (without its directory).
+pub fn parse_segment(file_name: &str) -> Option<u64> {
+    let digits = file_name.strip_suffix(LOG_SUFFIX)?;
+    (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())?
+}
+
+/// The group in an offset file's name (without its directory).
+pub fn parse_group_offset(file_name: &str) -> Option<&str> {
+    file_name.strip_suffix(GROUP_SUFFIX).filter(|name| is_group_name(name))
+}
+
+/// Whether a name can be a topic's: `[A-Za-z0-9._-]{1,100}`, not starting with `.`, not ending in `.tmp`.
+pub fn is_topic_name(name: &str) -> bool {
+    is_safe(name)
+}
+
+/// Whether a name can be a group's: as a topic's, and not ending in `.offset`.
+pub fn is_group_name(name: &str) -> bool {
+    is_safe(name) && !name.ends_with(GROUP_SUFFIX)
+}
+
+fn is_safe(name: &str) -> bool {
+    (1..=100).contains(&name.len())
+        && !name.starts_with('.')
+        && !name.ends_with(TMP)
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segment_names_come_back() {
+        let path = segment("topics/default", 123);
+        assert_eq!(path, "topics/default/log/00000000000000000123.log");
+        assert_eq!(parse_segment("00000000000000000123.log"), Some(123));
+        assert_eq!(parse_segment("18446744073709551615.log"), Some(u64::MAX));
+        for bad in ["123.log", "0000000000000000012x.log", "99999999999999999999.log", "00000000000000000123.log.tmp"] {
+            assert_eq!(parse_segment(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_cannot_leave_their_directory() {
+        for good in ["default", "a", "orders.v2", "A_b-c", &"x".repeat(100)] {
+            assert!(is_topic_name(good), "{good}");
+        }
+        for bad in ["", ".", "..", ".hidden", "a/b", "a b", "x.tmp", "ü", "a\0", &"x".repeat(101)] {
+            assert!(!is_topic_name(bad), "{bad}");
+            assert!(!is_group_name(bad), "{bad}");
+        }
+        assert!(!is_group_name("g.offset"));
+        assert_eq!(parse_group_offset("g.offset"), Some("g"));
+        assert_eq!(parse_group_offset("g.offset.tmp"), None);
+    }
+}

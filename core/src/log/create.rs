@@ -1,0 +1,192 @@
+//! Making a topic: whole, or not at all.
+//!
+//! Everything is made and forced inside `<name>.tmp/`, which then gets its name. So half a topic never exists
+//! under its name. Crash story: *the topic that was a tmp* – the parent directory is forced before the topic is used.
+//!
+//! Crash story: *the topic without a name* – the force of the parent fails. The restart sees the topic, its own force of the
+//! parent does nothing, a message becomes durable, and a power loss takes the name. So a topic is finished only when, after
+//! the force of the parent, its running slot has been written a second time and forced; one that is not finished was
+//! promised to nobody, and is removed at the start.
+
+use super::group_commit::Commit;
+use super::topic_file::TopicToml;
+use super::watermark::{self, Slot};
+use super::{Roll, Space, Topic, Trouble};
+use crate::effect::{Effect, FileId, IoError, IoErrorKind};
+use crate::io::{Io, TopicId};
+use crate::layout;
+use crate::planted::planted;
+use crate::record::LogId;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use bytes::Bytes;
+use core::pin::Pin;
+
+/// Makes the topic. On `Full` what was begun is removed again as far as possible; a leftover is removed at the next start.
+pub(crate) async fn create(io: Io, id: TopicId, name: String, log_id: LogId) -> Result<Topic, Trouble> {
+    let dir = layout::topic(&name);
+    let tmp = layout::tmp(&dir);
+    remove_tree(&io, &tmp).await.map_err(Trouble::Halt)?;
+    if let Err(trouble) = fill(&io, &tmp, log_id).await {
+        if let Trouble::Full(_) = trouble {
+            remove_tree(&io, &tmp).await.map_err(Trouble::Halt)?;
+        }
+        return Err(trouble);
+    }
+    io.rename(&tmp, &dir).await.map_err(Trouble::Halt)?;
+    io.force_dir(layout::TOPICS).await.map_err(Trouble::Halt)?;
+    match open_first(&io, &dir, log_id).await {
+        Ok((watermark, segment)) => {
+            let mut topic = empty(id, name, dir, log_id, watermark);
+            topic.sequence = watermark::SEQUENCE_UNFINISHED + 1;
+            topic.push_segment(segment, 0);
+            Ok(topic)
+        }
+        Err(trouble) => {
+            // The next attempt needs the name.
+            if let Trouble::Full(_) = trouble {
+                unname(&io, &dir).await?;
+                remove_tree(&io, &tmp).await.map_err(Trouble::Halt)?;
+            }
+            Err(trouble)
+        }
+    }
+}
+
+/// Takes a topic's name away, for good; what is left is `<name>.tmp`. Were it emptied under its own name, a power loss in
+/// between would leave half a topic, and the next start would refuse that.
+pub(crate) async fn unname(io: &Io, dir: &str) -> Result<String, Trouble> {
+    let tmp = layout::tmp(dir);
+    remove_tree(io, &tmp).await.map_err(Trouble::Halt)?;
+    io.rename(dir, &tmp).await.map_err(Trouble::Halt)?;
+    io.force_dir(layout::TOPICS).await.map_err(Trouble::Halt)?;
+    Ok(tmp)
+}
+
+/// Opens the files of a topic that has its name, and marks it as finished.
+async fn open_first(io: &Io, dir: &str, log_id: LogId) -> Result<(FileId, FileId), Trouble> {
+    let (watermark, _) = io.open(layout::watermark(dir)).await.map_err(Trouble::full_or_halt)?;
+    let segment = match io.open(layout::segment(dir, 0)).await {
+        Ok((segment, _)) => segment,
+        Err(error) => {
+            io.close(watermark);
+            return Err(Trouble::full_or_halt(error));
+        }
+    };
+    let slot = Slot { sequence: watermark::SEQUENCE_UNFINISHED + 1, ..first_slot(log_id) };
+    let bytes = Bytes::copy_from_slice(&watermark::encode(&slot));
+    io.write(watermark, watermark::RUNNING_POSITION, bytes).await.map_err(Trouble::Halt)?;
+    io.force(watermark).await.map_err(Trouble::Halt)?;
+    Ok((watermark, segment))
+}
+
+/// A topic without segments, marks at 0.
+pub(crate) fn empty(id: TopicId, name: String, dir: String, log_id: LogId, watermark: FileId) -> Topic {
+    Topic {
+        id,
+        name,
+        dir,
+        log_id,
+        start: 0,
+        durable: 0,
+        written: 0,
+        next: 0,
+        segments: VecDeque::new(),
+        space: Space::default(),
+        roll: Roll::No,
+        commit: Commit::default(),
+        watermark,
+        sequence: 0,
+        anchored: 0,
+        anchoring: false,
+        groups: BTreeMap::new(),
+        parked: VecDeque::new(),
+        fetchers: VecDeque::new(),
+        last_publish_ns: 0,
+        idle_timer_armed: false,
+    }
+}
+
+async fn fill(io: &Io, dir: &str, log_id: LogId) -> Result<(), Trouble> {
+    let inner = [layout::log(dir), layout::groups(dir), layout::queues(dir)];
+    io.call(Effect::MakeDir { path: dir.into() }).await.map_err(Trouble::full_or_halt)?;
+    for path in &inner {
+        io.call(Effect::MakeDir { path: path.clone() }).await.map_err(Trouble::full_or_halt)?;
+    }
+    let toml = TopicToml { log_id, created_ms: io.now().wall_ms };
+    new_file(io, layout::topic_toml(dir), Bytes::from(toml.render())).await?;
+    // Both slots are valid from creation on: two unreadable slots are damage, not a crash.
+    new_file(io, layout::watermark(dir), Bytes::from(watermark::new_file(&first_slot(log_id)))).await?;
+    new_file(io, layout::segment(dir, 0), Bytes::new()).await?;
+    for path in inner.iter().map(String::as_str).chain([dir]) {
+        io.force_dir(path).await.map_err(Trouble::Halt)?;
+    }
+    Ok(())
+}
+
+fn first_slot(log_id: LogId) -> Slot {
+    Slot { log_id, sequence: watermark::SEQUENCE_UNFINISHED, start: 0, durable: 0, clean: false }
+}
+
+async fn new_file(io: &Io, path: String, bytes: Bytes) -> Result<(), Trouble> {
+    let tmp_of_group = layout::is_of_groups(&path);
+    let file = io.create(path).await.map_err(Trouble::full_or_halt)?;
+    let result = async {
+        if !bytes.is_empty() {
+            io.write(file, 0, bytes).await.map_err(Trouble::full_or_halt)?;
+        }
+        if planted!(io, RenameBeforeForce) && tmp_of_group {
+            return Ok(());
+        }
+        io.force(file).await.map_err(Trouble::Halt)
+    }
+    .await;
+    io.close(file);
+    result
+}
+
+/// Replaces a small file: write `<path>.tmp`, force it, rename, force the directory. On `Full` the old file stands.
+pub(crate) async fn replace(io: &Io, dir: &str, path: &str, bytes: Bytes) -> Result<(), Trouble> {
+    let tmp = layout::tmp(path);
+    let mut made = new_file(io, tmp.clone(), bytes.clone()).await;
+    if matches!(&made, Err(Trouble::Halt(error)) if error.kind == IoErrorKind::Exists) {
+        // One that a crash left behind.
+        io.remove(&tmp).await.map_err(Trouble::Halt)?;
+        made = new_file(io, tmp.clone(), bytes).await;
+    }
+    if let Err(trouble) = made {
+        if let Trouble::Full(_) = trouble {
+            io.remove(&tmp).await.map_err(Trouble::Halt)?;
+        }
+        return Err(trouble);
+    }
+    io.rename(&tmp, path).await.map_err(Trouble::Halt)?;
+    if planted!(io, NoDirectoryForceAtAck) && dir != layout::DATA {
+        return Ok(());
+    }
+    io.force_dir(dir).await.map_err(Trouble::Halt)
+}
+
+/// Removes a directory and all that is in it; that it is not there is no failure.
+pub(crate) fn remove_tree<'a>(io: &'a Io, dir: &'a str) -> Pin<Box<dyn Future<Output = Result<(), IoError>> + 'a>> {
+    Box::pin(async move {
+        let entries = match io.list(dir).await {
+            Err(error) if error.kind == IoErrorKind::NotFound => return Ok(()),
+            entries => entries?,
+        };
+        for entry in entries {
+            let path = format!("{dir}/{}", entry.name);
+            if entry.is_dir {
+                remove_tree(io, &path).await?;
+            } else {
+                io.remove(&path).await?;
+            }
+        }
+        match io.call(Effect::RemoveDir { path: dir.into() }).await {
+            Err(error) if error.kind != IoErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    })
+}

@@ -1,0 +1,341 @@
+//! One topic's log: its marks, its segments, and the admission of messages.
+//!
+//! All marks are exclusive ends: `start ≤ durable ≤ written ≤ next`. An offset is given only to a message whose bytes fit
+//! into space that stands ready, so that a full disk is an answer at admission and not a failure after a promise (P11).
+
+pub(crate) mod anchor;
+pub(crate) mod create;
+pub(crate) mod group_commit;
+pub(crate) mod index;
+pub(crate) mod read;
+pub mod recovery;
+pub(crate) mod restore;
+pub(crate) mod roll;
+pub mod scan;
+pub mod search;
+pub mod topic_file;
+pub mod watermark;
+
+use crate::config::Config;
+use crate::effect::{ConnectionId, Effect, FileId, IoError, IoErrorKind};
+use crate::error::{Code, RequestError};
+use crate::event::Now;
+use crate::group::cursor::Group;
+use crate::io::{Io, Owner, TopicId};
+use crate::message;
+use crate::protocol::{Publish, TopicStatus};
+use crate::record::{self, Kind, LogId, Salt};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use group_commit::Commit;
+use index::Index;
+
+/// Why a sequence on the disk could not be finished.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Trouble {
+    /// No room, or no descriptor: nothing is harmed, it is tried again later (P11).
+    Full(IoError),
+    /// The effect is unknown: nothing may be acknowledged any more (P10).
+    Halt(IoError),
+}
+
+impl Trouble {
+    /// For creating a file or writing: a full disk is no reason to halt.
+    pub(crate) fn full_or_halt(error: IoError) -> Trouble {
+        match error.kind {
+            IoErrorKind::NoSpace | IoErrorKind::TooManyFiles => Trouble::Full(error),
+            _ => Trouble::Halt(error),
+        }
+    }
+}
+
+/// One segment file.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    /// The offset of its first frame, and its name.
+    pub(crate) base: u64,
+    pub(crate) file: FileId,
+    pub(crate) salt: Salt,
+    /// Where the frames end, with those that are planned but not yet written.
+    pub(crate) end: u64,
+    pub(crate) index: Index,
+}
+
+/// How far the change to a new segment has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Roll {
+    No,
+    /// The next message does not fit: everything before it is forced first.
+    Wanted,
+    Running,
+}
+
+/// Zero-written space in the active segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Space {
+    /// Where the space that stands ready ends.
+    pub(crate) ready: u64,
+    /// The end of the chunk that is being written.
+    pub(crate) coming: Option<u64>,
+    /// A chunk, a write or a roll failed for want of room, here or in another topic.
+    pub(crate) full: bool,
+}
+
+/// What became of a message at the door.
+pub(crate) enum Admission {
+    /// It has this offset.
+    Admitted(u64),
+    /// Its connection waits for room: a roll, a chunk of space, a write.
+    Parked,
+    /// It was refused, and nothing of it is stored.
+    Refused(RequestError),
+}
+
+/// A topic.
+pub(crate) struct Topic {
+    pub(crate) id: TopicId,
+    pub(crate) name: String,
+    /// Its directory.
+    pub(crate) dir: String,
+    pub(crate) log_id: LogId,
+    pub(crate) start: u64,
+    pub(crate) durable: u64,
+    pub(crate) written: u64,
+    pub(crate) next: u64,
+    /// Never empty; the last one is active.
+    pub(crate) segments: VecDeque<Segment>,
+    pub(crate) space: Space,
+    pub(crate) roll: Roll,
+    pub(crate) commit: Commit,
+    pub(crate) watermark: FileId,
+    /// The sequence of the last slot written.
+    pub(crate) sequence: u64,
+    /// The line that both slots hold forced.
+    pub(crate) anchored: u64,
+    pub(crate) anchoring: bool,
+    pub(crate) groups: BTreeMap<String, Group>,
+    /// Connections whose next publish waits for room, first come first served.
+    pub(crate) parked: VecDeque<ConnectionId>,
+    /// Connections whose FETCH waits for the line to move.
+    pub(crate) fetchers: VecDeque<ConnectionId>,
+    pub(crate) last_publish_ns: u64,
+    pub(crate) idle_timer_armed: bool,
+}
+
+impl Topic {
+    pub(crate) fn active(&self) -> &Segment {
+        self.segments.back().expect("a topic has an active segment")
+    }
+
+    fn active_mut(&mut self) -> &mut Segment {
+        self.segments.back_mut().expect("a topic has an active segment")
+    }
+
+    /// The segment that holds `offset`, or the one before a hole.
+    pub(crate) fn segment_of(&self, offset: u64) -> Option<&Segment> {
+        let after = self.segments.partition_point(|segment| segment.base <= offset);
+        self.segments.get(after.checked_sub(1)?)
+    }
+
+    /// Takes a message in, or says why not. `mark` is the connection's membership in the batches (see
+    /// [`group_commit::Gather`]).
+    pub(crate) fn admit(
+        &mut self,
+        config: &Config,
+        io: &Io,
+        now: Now,
+        connection: ConnectionId,
+        mark: &mut Option<group_commit::Mark>,
+        publish: &Publish,
+    ) -> Admission {
+        let has_key = publish.key.is_some();
+        let body = message::body_bytes(false, publish.key.as_deref(), &publish.headers, publish.value.len());
+        let size = (record::OVERHEAD_BYTES + body) as u64;
+
+        self.emit_writes(config, io);
+        if let Some(admission) = self.queue_is_full(config, connection, size) {
+            return admission;
+        }
+        if let Some(admission) = self.make_room(config, io, size) {
+            return admission;
+        }
+
+        let offset = self.next;
+        let durable = self.durable;
+        let segment = self.segments.back_mut().expect("a topic has an active segment");
+        let position = segment.end;
+        let batch = self.commit.batch_for(config, position, offset, size);
+        let kind = Kind::Message as u8 | message::flags(false, has_key, !publish.headers.is_empty());
+        record::encode(&mut batch.bytes, segment.salt, offset, durable, kind, now.wall_ms, |out| {
+            message::encode_head(out, None, publish.key.as_deref(), &publish.headers);
+            for piece in publish.value.pieces() {
+                out.extend_from_slice(piece);
+            }
+        });
+        batch.end = offset + 1;
+        segment.index.note(offset, position, now.wall_ms);
+        segment.end += size;
+        self.next += 1;
+        self.last_publish_ns = now.monotonic_ns;
+        self.commit.gather.count(self.id, mark);
+        if self.commit.queue_owner.is_none() {
+            self.commit.queue_owner = Some(connection);
+        } else if self.commit.queue_owner != Some(connection) {
+            self.commit.queue_shared = true;
+        }
+        self.reserve_ahead(config, io);
+        Admission::Admitted(offset)
+    }
+
+    /// The bound on what has an offset and waits to be written (P13). A client that fills it alone waits, too; it is not
+    /// told off for pipelining.
+    fn queue_is_full(&mut self, config: &Config, connection: ConnectionId, size: u64) -> Option<Admission> {
+        let messages = self.next - self.commit.emitted();
+        if self.next == self.written {
+            self.commit.queue_owner = None;
+            self.commit.queue_shared = false;
+            return None;
+        }
+        let bytes = self.commit.queued_bytes();
+        if messages < u64::from(config.queue_messages) && bytes + size <= config.queue_bytes {
+            return None;
+        }
+        if self.commit.write_blocked() {
+            return Some(Admission::Refused(disk_full(&self.name)));
+        }
+        if self.commit.queue_owner == Some(connection) && !self.commit.queue_shared {
+            return Some(Admission::Parked);
+        }
+        Some(Admission::Refused(RequestError::new(
+            Code::QueueFull,
+            format!(
+                "topic {} has {messages} messages waiting to be written ({bytes} bytes are not written yet); the limits are {} and {}; try again",
+                self.name, config.queue_messages, config.queue_bytes
+            ),
+        )))
+    }
+
+    /// Sees to it that the next `size` bytes have a place. `None`: they have.
+    fn make_room(&mut self, config: &Config, io: &Io, size: u64) -> Option<Admission> {
+        if self.roll != Roll::No {
+            return Some(self.park_or_refuse());
+        }
+        if self.commit.write_blocked() {
+            return Some(Admission::Refused(disk_full(&self.name)));
+        }
+        // A force may need padding behind this message.
+        let padded = match config.pad_forces {
+            0 => size,
+            unit => size + u64::from(unit) + record::PADDING_BYTES_MIN,
+        };
+        let segment = self.active();
+        // An empty segment is never rolled: its name would be taken. And a segment takes one frame, however large.
+        if self.next > segment.base && segment.end + padded > config.segment_bytes {
+            self.roll = Roll::Wanted;
+            return Some(self.park_or_refuse());
+        }
+        let needed = segment.end + padded;
+        if config.space_ahead == 0 {
+            return self.space.full.then(|| Admission::Refused(disk_full(&self.name)));
+        }
+        if needed <= self.space.ready {
+            return None;
+        }
+        if self.space.coming.is_none() && !self.space.full {
+            self.reserve(config, io, needed);
+        }
+        Some(self.park_or_refuse())
+    }
+
+    fn park_or_refuse(&self) -> Admission {
+        if self.space.full { Admission::Refused(disk_full(&self.name)) } else { Admission::Parked }
+    }
+
+    /// Begins the next chunk while half of the last is free, so that nobody waits for it.
+    fn reserve_ahead(&mut self, config: &Config, io: &Io) {
+        if config.space_ahead == 0 || self.space.coming.is_some() || self.space.full || self.roll != Roll::No {
+            return;
+        }
+        let end = self.active().end;
+        if self.space.ready < config.segment_bytes && self.space.ready.saturating_sub(end) < config.space_ahead / 2 {
+            self.reserve(config, io, end + 1);
+        }
+    }
+
+    fn reserve(&mut self, config: &Config, io: &Io, needed: u64) {
+        let from = self.space.ready.max(self.commit.written_position);
+        let chunk_end = (from + config.space_ahead).min(config.segment_bytes);
+        let end = chunk_end.max(needed);
+        let file = self.active().file;
+        self.space.coming = Some(end);
+        io.owned_by(Owner::Reserve(self.id)).start(Effect::Reserve { file, position: from, length: end - from });
+    }
+
+    /// A chunk of space has been written, or not.
+    pub(crate) fn reserved(&mut self, result: Result<(), IoError>) -> Result<(), Trouble> {
+        let end = self.space.coming.take().expect("a chunk was under way");
+        match result {
+            Ok(()) => {
+                self.space.ready = end;
+                Ok(())
+            }
+            Err(error) => {
+                let trouble = Trouble::full_or_halt(error);
+                self.space.full = matches!(trouble, Trouble::Full(_));
+                Err(trouble)
+            }
+        }
+    }
+
+    /// The new active segment after a roll or a recovery.
+    pub(crate) fn push_segment(&mut self, file: FileId, base: u64) {
+        self.segments.push_back(Segment {
+            base,
+            file,
+            salt: Salt::new(&self.log_id, base),
+            end: 0,
+            index: Index::default(),
+        });
+        self.space = Space::default();
+        self.commit.written_position = 0;
+    }
+
+    /// Whether nothing is under way and every message is forced.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.durable == self.next
+            && self.commit.is_idle()
+            && self.space.coming.is_none()
+            && self.roll == Roll::No
+            && !self.anchoring
+    }
+
+    pub(crate) fn status(&self) -> TopicStatus {
+        TopicStatus {
+            topic: self.name.clone(),
+            start: self.start,
+            durable: self.durable,
+            written: self.written,
+            next: self.next,
+            segments: self.segments.len() as u64,
+            bytes: self.segments.iter().map(|segment| segment.end).sum(),
+            groups: self.groups.len() as u64,
+            forces: self.commit.forces,
+            force_mean_us: self.commit.force_mean_ns / 1000,
+        }
+    }
+
+    pub(crate) fn active_for_padding(&mut self) -> &mut Segment {
+        self.active_mut()
+    }
+}
+
+/// The answer while there is no room (P11).
+pub(crate) fn disk_full(topic: &str) -> RequestError {
+    RequestError::new(
+        Code::DiskFull,
+        format!(
+            "no room for another message in topic {topic}; nothing of it was stored; publishing resumes by itself when there is room"
+        ),
+    )
+}

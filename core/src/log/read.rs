@@ -1,0 +1,386 @@
+//! Reading below the line: messages for FETCH and READ, whole frames for READRAW, the offset of a time.
+//!
+//! Nothing at or above the limit that the caller gives is ever looked at (P4). A damaged record is an error for the
+//! reader, never wrong bytes and never a skipped record (P7): what stands before it is delivered, and the next
+//! request meets the error.
+
+use super::Topic;
+use crate::effect::{FileId, IoError};
+use crate::error::{Code, RequestError};
+use crate::io::Io;
+use crate::message::Message;
+use crate::protocol::line;
+use crate::record::{self, Decoded, Frame, Kind, Salt};
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::cell::RefCell;
+
+const READ_BYTES_MIN: u64 = 4 << 10;
+const READ_BYTES_MAX: u64 = 1 << 20;
+
+/// Where the frame with `offset` begins, so that a consumer that goes on needs no search.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Hint {
+    pub(crate) base: u64,
+    pub(crate) position: u64,
+    pub(crate) offset: u64,
+}
+
+/// What a reader asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) next: u64,
+    /// The line when the request was taken up.
+    pub(crate) limit: u64,
+    pub(crate) messages_max: u64,
+    pub(crate) bytes_max: u64,
+    pub(crate) meta: bool,
+    pub(crate) hint: Option<Hint>,
+}
+
+/// What it gets.
+#[derive(Debug, Default)]
+pub(crate) struct Delivered {
+    /// Encoded messages and gaps.
+    pub(crate) out: Vec<u8>,
+    pub(crate) messages: u64,
+    /// The offset after the last one delivered.
+    pub(crate) next: u64,
+    pub(crate) hint: Option<Hint>,
+    /// Damage was met, at this offset.
+    pub(crate) damage: Option<RequestError>,
+}
+
+/// Whole frames of a closed segment.
+pub(crate) struct Raw {
+    pub(crate) first: u64,
+    pub(crate) file: FileId,
+    pub(crate) position: u64,
+    pub(crate) length: u64,
+    pub(crate) salt: Salt,
+}
+
+/// A place in a segment file.
+#[derive(Clone, Copy)]
+struct Place {
+    base: u64,
+    file: FileId,
+    salt: Salt,
+    position: u64,
+    /// Where the segment's frames end.
+    end: u64,
+    /// Roughly what a frame takes here.
+    frame_bytes: u64,
+}
+
+/// Reads messages from `wanted.next` on.
+pub(crate) async fn deliver(io: Io, topic: Rc<RefCell<Topic>>, wanted: Wanted) -> Delivered {
+    let mut sink = Sink {
+        wanted,
+        delivered: Delivered { next: wanted.next, hint: wanted.hint, ..Delivered::default() },
+        full: false,
+        topic: topic.clone(),
+    };
+    let capacity = (wanted.messages_max.saturating_mul(96)).min(256 << 10) as usize;
+    sink.delivered.out.reserve(capacity);
+    while !sink.is_full() {
+        let start = topic.borrow().start;
+        if sink.delivered.next < start {
+            line::encode_gap(&mut sink.delivered.out, sink.delivered.next, start);
+            sink.delivered.next = start;
+            continue;
+        }
+        let recent = topic.borrow().commit.recent.find(sink.delivered.next).cloned();
+        if let Some(batch) = recent {
+            let place = Place {
+                base: batch.base,
+                file: FileId(0),
+                salt: batch.salt,
+                position: batch.position,
+                end: batch.position + batch.bytes.len() as u64,
+                frame_bytes: 0,
+            };
+            match walk(&batch.bytes, place, &mut |position, frame| sink.take(place.base, position, frame)) {
+                Walked::Stopped | Walked::NeedBytes { .. } => continue,
+                Walked::Damaged(position) => sink.damage(place.base, position, "a damaged record in memory"),
+            }
+            continue;
+        }
+        let Some(mut place) = locate(&topic, sink.delivered.next, sink.delivered.hint) else {
+            sink.damage(0, 0, "no segment holds it");
+            break;
+        };
+        let wished = place.frame_bytes.saturating_mul(sink.messages_left());
+        let mut length = wished.clamp(READ_BYTES_MIN, READ_BYTES_MAX).min(sink.bytes_left()).max(READ_BYTES_MIN);
+        // One segment.
+        while !sink.is_full() && place.position < place.end {
+            let asked = length.min(place.end - place.position) as u32;
+            let bytes = match io.read(place.file, place.position, asked).await {
+                Ok(bytes) if !bytes.is_empty() => bytes,
+                Ok(_) => {
+                    sink.damage(place.base, place.position, "the file is shorter than it was");
+                    break;
+                }
+                Err(IoError { detail, .. }) => {
+                    sink.damage(place.base, place.position, &detail);
+                    break;
+                }
+            };
+            // Frames above the limit may be planned and not yet written: they are not missed.
+            let short = (bytes.len() as u32) < asked;
+            match walk(&bytes, place, &mut |position, frame| sink.take(place.base, position, frame)) {
+                Walked::Stopped => break,
+                Walked::Damaged(position) => sink.damage(place.base, position, "a damaged record"),
+                Walked::NeedBytes { position, bytes } => {
+                    if short {
+                        sink.damage(place.base, position, "the file is shorter than it was");
+                    } else if position < place.end && position + bytes > place.end {
+                        sink.damage(place.base, position, "a record that does not end");
+                    }
+                    place.position = position;
+                    // Twice as much: at once as much as may be would read a MiB for the last message of a small reply.
+                    length = (2 * length).min(READ_BYTES_MAX).min(sink.bytes_left()).max(READ_BYTES_MIN).max(bytes);
+                }
+            }
+        }
+        if place.position >= place.end && !sink.is_full() && sink.delivered.next < wanted.limit {
+            // The segment ended: the next offset is the base of the next one, or something is missing.
+            let moved = topic.borrow().segment_of(sink.delivered.next).is_some_and(|segment| segment.base > place.base);
+            if !moved {
+                sink.damage(place.base, place.position, "the segment ends before it");
+            }
+        }
+    }
+    sink.delivered
+}
+
+/// Finds whole frames of a closed segment, from the frame that holds `offset` on. `None`: the segment is active.
+pub(crate) async fn raw(
+    io: Io,
+    topic: Rc<RefCell<Topic>>,
+    offset: u64,
+    bytes_max: u64,
+) -> Result<Option<Raw>, RequestError> {
+    let place = locate(&topic, offset, None);
+    let Some(place) = place else { return Err(corrupt(&topic, offset, 0, 0, "no segment holds it")) };
+    if topic.borrow().active().base == place.base {
+        return Ok(None);
+    }
+    let damaged = |position| corrupt(&topic, offset, place.base, position, "a damaged record");
+    let mut first = None;
+    find(&io, place, place.end, &mut |position, frame| {
+        if frame.offset + frame.count > offset {
+            first = Some((frame.offset, position));
+        }
+        first.is_none()
+    })
+    .await
+    .map_err(damaged)?;
+    let Some((first, position)) = first else { return Err(damaged(place.end)) };
+    let target = position.saturating_add(bytes_max);
+    let end = if target >= place.end {
+        place.end
+    } else {
+        let boundary = topic.borrow().segment_of(offset).map_or(0, |segment| segment.index.boundary_before(target));
+        let from = Place { position: boundary.max(position), ..place };
+        let mut end = from.position;
+        find(&io, from, place.end, &mut |at, frame| {
+            let behind = at + frame.size() as u64;
+            // At least one frame, however large.
+            if behind <= target || end == position {
+                end = behind;
+            }
+            behind < target
+        })
+        .await
+        .map_err(damaged)?;
+        end
+    };
+    Ok(Some(Raw { first, file: place.file, position, length: end - position, salt: place.salt }))
+}
+
+/// The first offset below `limit` whose message was accepted at or after `time_ms`; `limit` where there is none.
+pub(crate) async fn find_time(
+    io: Io,
+    topic: Rc<RefCell<Topic>>,
+    time_ms: i64,
+    limit: u64,
+) -> Result<u64, RequestError> {
+    let mut below = topic.borrow().segments.front().map_or(0, |segment| segment.base);
+    loop {
+        let next = {
+            let topic = topic.borrow();
+            let later = |segment: &&super::Segment| {
+                segment.base >= below && segment.index.time_max_ms().is_some_and(|max| max >= time_ms)
+            };
+            topic.segments.iter().find(later).and_then(|segment| {
+                let entry = segment.index.locate_time(time_ms)?;
+                Some((place_in(segment, entry.position, u64::MAX), entry.offset))
+            })
+        };
+        let Some((place, offset)) = next.filter(|(_, offset)| *offset < limit) else { return Ok(limit) };
+        let mut found = None;
+        find(&io, place, place.end, &mut |_, frame| {
+            let hit = frame.kind == Kind::Message
+                && frame.offset < limit
+                && Message::parse(frame.payload).is_some_and(|message| message.timestamp_ms >= time_ms);
+            if hit {
+                found = Some(frame.offset);
+            }
+            !hit && frame.offset + frame.count < limit
+        })
+        .await
+        .map_err(|position| corrupt(&topic, offset, place.base, position, "a damaged record"))?;
+        if let Some(found) = found {
+            return Ok(found.max(topic.borrow().start));
+        }
+        below = place.base + 1;
+    }
+}
+
+struct Sink {
+    wanted: Wanted,
+    delivered: Delivered,
+    full: bool,
+    topic: Rc<RefCell<Topic>>,
+}
+
+impl Sink {
+    fn is_full(&self) -> bool {
+        self.full || self.messages_left() == 0 || self.delivered.next >= self.wanted.limit
+    }
+
+    fn messages_left(&self) -> u64 {
+        self.wanted.messages_max - self.delivered.messages
+    }
+
+    fn bytes_left(&self) -> u64 {
+        self.wanted.bytes_max.saturating_sub(self.delivered.out.len() as u64)
+    }
+
+    /// Takes a frame if it is the next one; says whether to go on.
+    fn take(&mut self, base: u64, position: u64, frame: Frame<'_>) -> bool {
+        let end = frame.offset + frame.count;
+        if end <= self.delivered.next {
+            return true;
+        }
+        if frame.offset >= self.wanted.limit || self.is_full() {
+            return false;
+        }
+        match frame.kind {
+            Kind::LostRun | Kind::RemovedRun => {
+                line::encode_gap(&mut self.delivered.out, self.delivered.next, end);
+            }
+            _ => {
+                let Some(message) = Message::parse(frame.payload) else {
+                    self.damage(base, position, "a record that is no message");
+                    return false;
+                };
+                // At least one message, however large.
+                let bytes = frame.payload.len() as u64 + 40;
+                if self.delivered.messages > 0 && bytes > self.bytes_left() {
+                    self.full = true;
+                    return false;
+                }
+                line::encode_message(&mut self.delivered.out, frame.offset, &message, self.wanted.meta);
+                self.delivered.messages += 1;
+            }
+        }
+        self.delivered.next = end;
+        self.delivered.hint = Some(Hint { base, position: position + frame.size() as u64, offset: end });
+        !self.is_full()
+    }
+
+    fn damage(&mut self, base: u64, position: u64, what: &str) {
+        self.full = true;
+        self.delivered.damage = Some(corrupt(&self.topic, self.delivered.next, base, position, what));
+    }
+}
+
+fn corrupt(topic: &Rc<RefCell<Topic>>, offset: u64, base: u64, position: u64, what: &str) -> RequestError {
+    let topic = topic.borrow();
+    RequestError::new(
+        Code::Corrupt,
+        format!(
+            "offset {offset} of topic {} can't be read: {what}, segment {base}, position {position}; stop the broker and run plimsoll verify",
+            topic.name
+        ),
+    )
+}
+
+fn place_in(segment: &super::Segment, position: u64, next_base: u64) -> Place {
+    let messages = next_base.saturating_sub(segment.base).max(1);
+    Place {
+        base: segment.base,
+        file: segment.file,
+        salt: segment.salt,
+        position,
+        end: segment.end,
+        frame_bytes: segment.end / messages + 16,
+    }
+}
+
+fn locate(topic: &Rc<RefCell<Topic>>, offset: u64, hint: Option<Hint>) -> Option<Place> {
+    let topic = topic.borrow();
+    let after = topic.segments.partition_point(|segment| segment.base <= offset);
+    let segment = topic.segments.get(after.checked_sub(1)?)?;
+    let next_base = topic.segments.get(after).map_or(topic.next, |next| next.base);
+    let position = match hint {
+        Some(hint) if hint.base == segment.base && hint.offset == offset => hint.position,
+        _ => segment.index.locate(offset),
+    };
+    Some(place_in(segment, position, next_base))
+}
+
+enum Walked {
+    /// The visitor had enough.
+    Stopped,
+    /// The frame at `position` needs this many bytes.
+    NeedBytes {
+        position: u64,
+        bytes: u64,
+    },
+    Damaged(u64),
+}
+
+/// Walks the frames in `bytes`, which stand at `place.position`.
+fn walk(bytes: &Bytes, place: Place, visit: &mut dyn FnMut(u64, Frame<'_>) -> bool) -> Walked {
+    let mut at = 0;
+    loop {
+        let position = place.position + at as u64;
+        match record::decode(&bytes[at..], place.salt) {
+            Decoded::Frame(frame) => {
+                if !visit(position, frame) {
+                    return Walked::Stopped;
+                }
+                at += frame.size();
+            }
+            Decoded::NeedBytes(n) => return Walked::NeedBytes { position, bytes: n as u64 },
+            Decoded::Invalid(_) => return Walked::Damaged(position),
+        }
+    }
+}
+
+/// Walks the frames of a segment from `place` to `end`. An error is the position of damage.
+async fn find(io: &Io, mut place: Place, end: u64, visit: &mut dyn FnMut(u64, Frame<'_>) -> bool) -> Result<(), u64> {
+    let mut length = READ_BYTES_MIN * 16;
+    while place.position < end {
+        let asked = length.min(end - place.position) as u32;
+        let bytes = io.read(place.file, place.position, asked).await.map_err(|_| place.position)?;
+        let short = (bytes.len() as u32) < asked;
+        match walk(&bytes, place, visit) {
+            Walked::Stopped => return Ok(()),
+            Walked::Damaged(position) => return Err(position),
+            Walked::NeedBytes { position, bytes } => {
+                if short || (position + bytes > end && position < end) {
+                    return Err(position);
+                }
+                place.position = position;
+                length = READ_BYTES_MAX.max(bytes);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,209 @@
+//! The text files that say what a directory is: `topic.toml` and `plimsoll.toml`.
+//!
+//! A reader refuses a format that it doesn't know, and a key that it doesn't know: it might be one that changes what
+//! the other bytes mean.
+
+use crate::record::LogId;
+use alloc::format;
+use alloc::string::String;
+use core::str;
+use toml::de::{DeTable, DeValue};
+
+/// The format that this version writes and knows.
+pub const FORMAT: i64 = 1;
+
+/// Why one of these files can't be used: one line for the person who has to mend it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FileError {
+    /// Another version wrote it.
+    #[error("format {0} is not known to this version, which knows {FORMAT}")]
+    UnknownFormat(i64),
+    /// No version wrote it like this.
+    #[error("{0}")]
+    Damaged(String),
+}
+
+/// What `topic.toml` says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TopicToml {
+    /// The 16 random bytes that name the log.
+    pub log_id: LogId,
+    /// When the topic was made, milliseconds since 1970 by the broker's wall clock.
+    pub created_ms: i64,
+}
+
+impl TopicToml {
+    /// The file's text.
+    pub fn render(&self) -> String {
+        let log_id = u128::from_be_bytes(self.log_id);
+        let created_ms = self.created_ms;
+        format!(
+            "# A Plimsoll topic. Do not edit while a broker runs.\n\
+             format = {FORMAT}\n\
+             log_id = \"{log_id:032x}\"\n\
+             created_ms = {created_ms}\n"
+        )
+    }
+
+    /// Reads a file's whole content.
+    ///
+    /// # Errors
+    /// An unknown format, or damage: no TOML, a key that is missing, unknown or of the wrong type, an empty file.
+    pub fn parse(file: &[u8]) -> Result<TopicToml, FileError> {
+        let keys = Keys::read(file, &["log_id", "created_ms"])?;
+        Ok(TopicToml { log_id: keys.log_id("log_id")?, created_ms: keys.integer("created_ms")? })
+    }
+}
+
+/// The text of `plimsoll.toml`, which says which format a data directory has.
+pub fn render_data_format() -> String {
+    format!("# A Plimsoll data directory. Do not edit.\nformat = {FORMAT}\n")
+}
+
+/// Whether a data directory with this `plimsoll.toml` is one for this version.
+///
+/// # Errors
+/// As [`TopicToml::parse`].
+pub fn check_data_format(file: &[u8]) -> Result<(), FileError> {
+    Keys::read(file, &[]).map(|_| ())
+}
+
+/// The keys of a file whose format is known.
+struct Keys<'a>(DeTable<'a>);
+
+impl<'a> Keys<'a> {
+    fn read(file: &'a [u8], known: &[&str]) -> Result<Keys<'a>, FileError> {
+        let text = str::from_utf8(file).map_err(|error| damaged(format!("byte {} is no text", error.valid_up_to())))?;
+        let table = DeTable::parse(text).map_err(|error| {
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or(text);
+            let line = 1 + before.bytes().filter(|&byte| byte == b'\n').count();
+            damaged(format!("line {line}: {}", error.message()))
+        })?;
+        let keys = Keys(table.into_inner());
+        // The format first: what another version wrote may well have other keys.
+        match keys.integer("format")? {
+            FORMAT => {}
+            format => return Err(FileError::UnknownFormat(format)),
+        }
+        for name in keys.0.keys() {
+            let name: &str = name.get_ref();
+            if name != "format" && !known.contains(&name) {
+                return Err(damaged(format!("{name:?} is no setting that this version knows")));
+            }
+        }
+        Ok(keys)
+    }
+
+    fn get(&self, name: &str) -> Result<&DeValue<'a>, FileError> {
+        self.0.get(name).map(|value| value.get_ref()).ok_or_else(|| damaged(format!("{name} is missing")))
+    }
+
+    fn integer(&self, name: &str) -> Result<i64, FileError> {
+        let DeValue::Integer(digits) = self.get(name)? else {
+            return Err(damaged(format!("{name} is no whole number")));
+        };
+        i64::from_str_radix(digits.as_str(), digits.radix()).map_err(|_| damaged(format!("{name} is out of range")))
+    }
+
+    fn log_id(&self, name: &str) -> Result<LogId, FileError> {
+        let DeValue::String(digits) = self.get(name)? else {
+            return Err(damaged(format!("{name} is no string")));
+        };
+        if digits.len() != 32 || !digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+            return Err(damaged(format!("{name} is not 32 hex digits")));
+        }
+        let id = u128::from_str_radix(digits, 16).expect("32 hex digits");
+        Ok(id.to_be_bytes())
+    }
+}
+
+fn damaged(reason: String) -> FileError {
+    FileError::Damaged(reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+    use proptest::prelude::*;
+
+    const TEXT: &str = "# A Plimsoll topic. Do not edit while a broker runs.\n\
+        format = 1\n\
+        log_id = \"000102030405060708090a0b0c0d0eff\"\n\
+        created_ms = 1700000000000\n";
+    const TOPIC: TopicToml =
+        TopicToml { log_id: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255], created_ms: 1_700_000_000_000 };
+
+    fn refused(text: &str) -> String {
+        match TopicToml::parse(text.as_bytes()) {
+            Err(error) => error.to_string(),
+            Ok(topic) => panic!("{text:?} was taken as {topic:?}"),
+        }
+    }
+
+    #[test]
+    fn the_text_is_as_documented() {
+        assert_eq!(TOPIC.render(), TEXT);
+        assert_eq!(TopicToml::parse(TEXT.as_bytes()), Ok(TOPIC));
+        assert_eq!(render_data_format(), "# A Plimsoll data directory. Do not edit.\nformat = 1\n");
+        assert_eq!(check_data_format(render_data_format().as_bytes()), Ok(()));
+    }
+
+    #[test]
+    fn a_newer_format_is_told_from_damage_whatever_else_it_has() {
+        let newer = "format = 2\ncodec = \"zstd\"\n";
+        assert_eq!(TopicToml::parse(newer.as_bytes()), Err(FileError::UnknownFormat(2)));
+        assert_eq!(check_data_format(newer.as_bytes()), Err(FileError::UnknownFormat(2)));
+        assert_eq!(refused(newer), "format 2 is not known to this version, which knows 1");
+    }
+
+    #[test]
+    fn damage_is_named() {
+        for (from, to, reason) in [
+            (TEXT, "", "format is missing"),
+            ("format = 1\n", "", "format is missing"),
+            ("format = 1", "format = \"1\"", "format is no whole number"),
+            ("created_ms = 1700000000000\n", "", "created_ms is missing"),
+            ("1700000000000", "17000000000000000000", "created_ms is out of range"),
+            ("1700000000000", "1.5", "created_ms is no whole number"),
+            ("0eff", "0ef", "log_id is not 32 hex digits"),
+            ("0eff", "0eFF", "log_id is not 32 hex digits"),
+            ("0001", "+001", "log_id is not 32 hex digits"),
+            ("\"000102030405060708090a0b0c0d0eff\"", "7", "log_id is no string"),
+            ("created_ms", "fsync = \"never\"\ncreated_ms", "\"fsync\" is no setting that this version knows"),
+            ("1700000000000", "1700000000000\n[retention]", "\"retention\" is no setting that this version knows"),
+        ] {
+            assert_eq!(refused(&TEXT.replace(from, to)), reason);
+        }
+        assert_eq!(refused(&TEXT[..70]), "line 3: key with no value, expected `=`");
+        assert!(refused(&TEXT.replace("format", "created_ms")).starts_with("line 4: "));
+        assert_eq!(TopicToml::parse(b"format\xff"), Err(damaged("byte 6 is no text".into())));
+        assert_eq!(TopicToml::parse(&[0; 100]).unwrap_err().to_string().lines().count(), 1);
+        assert!(check_data_format(TEXT.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn comments_and_spaces_are_free() {
+        let edited = TEXT.replace("format = 1", "# edited\r\n  format=1 # still");
+        assert_eq!(TopicToml::parse(edited.as_bytes()), Ok(TOPIC));
+    }
+
+    proptest! {
+        #[test]
+        fn every_topic_comes_back(log_id: LogId, created_ms: i64) {
+            let topic = TopicToml { log_id, created_ms };
+            prop_assert_eq!(TopicToml::parse(topic.render().as_bytes()), Ok(topic));
+        }
+
+        #[test]
+        fn no_damage_panics_or_takes_two_lines(at in 0..TEXT.len(), with: u8, cut in 0..TEXT.len()) {
+            let mut file = TEXT.as_bytes().to_vec();
+            file[at] = with;
+            for file in [&file[..], &file[..cut]] {
+                if let Err(error) = TopicToml::parse(file) {
+                    prop_assert_eq!(error.to_string().lines().count(), 1);
+                }
+            }
+        }
+    }
+}

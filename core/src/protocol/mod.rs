@@ -1,0 +1,481 @@
+//! Requests and replies as plain data. A codec turns bytes into them and back; [`mod@line`] is the one there is.
+//! A second wire protocol is a second codec and changes nothing else.
+
+pub mod line;
+pub mod percent;
+
+use crate::error::RequestError;
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec::Vec;
+use bytes::{Buf, Bytes, BytesMut};
+use core::{mem, slice};
+
+/// How safe a message is: the product's signature. Ordered: a later level includes the earlier.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Level {
+    /// In memory: the offset is assigned, the message is queued.
+    Accepted,
+    /// In the page cache: write() has returned. Survives a process crash.
+    Written,
+    /// Forced: a force issued after the write has returned. Survives a power loss.
+    Durable,
+}
+
+impl Level {
+    /// All levels, from the least safe.
+    pub const ALL: [Level; 3] = [Level::Accepted, Level::Written, Level::Durable];
+
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Level::Accepted => "ACCEPTED",
+            Level::Written => "WRITTEN",
+            Level::Durable => "DURABLE",
+        }
+    }
+
+    /// The level of that word, which must be in capitals.
+    pub fn parse(word: &[u8]) -> Option<Level> {
+        Level::ALL.into_iter().find(|level| level.as_str().as_bytes() == word)
+    }
+}
+
+/// A topic as a request names it; `None` is the default topic. Checked to be a possible name.
+pub type TopicRef = Option<String>;
+
+/// A payload, in the pieces in which it came in, so that it is copied only once: into the batch.
+/// Nearly all come in one; those cost no allocation. Equal are those with the same bytes, however they are cut.
+#[derive(Clone, Debug)]
+pub enum Body {
+    /// It came in one piece.
+    One(Bytes),
+    /// It came in several, in order.
+    Many(Vec<Bytes>),
+}
+
+impl Body {
+    /// The pieces, in order. Together never larger than the limit.
+    pub fn pieces(&self) -> &[Bytes] {
+        match self {
+            Body::One(piece) => slice::from_ref(piece),
+            Body::Many(pieces) => pieces,
+        }
+    }
+
+    /// How many bytes it has.
+    pub fn len(&self) -> usize {
+        self.pieces().iter().map(Bytes::len).sum()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.pieces().iter().all(Bytes::is_empty)
+    }
+}
+
+impl Default for Body {
+    fn default() -> Body {
+        Body::One(Bytes::new())
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(piece: Bytes) -> Body {
+        Body::One(piece)
+    }
+}
+
+impl PartialEq for Body {
+    fn eq(&self, other: &Body) -> bool {
+        self.len() == other.len() && self.pieces().iter().flatten().eq(other.pieces().iter().flatten())
+    }
+}
+
+impl Eq for Body {}
+
+/// A message to be published.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Publish {
+    /// Where to.
+    pub topic: TopicRef,
+    /// When to reply.
+    pub level: Level,
+    /// The key, decoded.
+    pub key: Option<Vec<u8>>,
+    /// Headers in the order of the request, decoded.
+    pub headers: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The value.
+    pub value: Body,
+}
+
+/// Where a SEEK goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SeekTo {
+    /// This offset.
+    Offset(u64),
+    /// The log start offset.
+    Start,
+    /// The durable watermark.
+    End,
+    /// The first message whose timestamp is at or after this, milliseconds since 1970.
+    TimeMs(i64),
+}
+
+/// What a client asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// `PUB`, `PUBN`.
+    Publish(Publish),
+    /// `FETCH`.
+    Fetch {
+        /// From where.
+        topic: TopicRef,
+        /// For which group.
+        group: String,
+        /// How many messages at most; at least 1.
+        max: u64,
+        /// How long to wait for the first one, milliseconds.
+        wait_ms: u64,
+        /// Whether messages come with time, key and headers.
+        meta: bool,
+    },
+    /// `ACK`.
+    Ack {
+        /// From where.
+        topic: TopicRef,
+        /// For which group.
+        group: String,
+        /// Everything up to and including this.
+        offset: u64,
+    },
+    /// `READ`.
+    Read {
+        /// From where.
+        topic: TopicRef,
+        /// Beginning with this.
+        offset: u64,
+        /// How many messages at most; at least 1.
+        max: u64,
+        /// Whether messages come with time, key and headers.
+        meta: bool,
+    },
+    /// `READRAW`.
+    ReadRaw {
+        /// From where.
+        topic: TopicRef,
+        /// Beginning with the frame that holds this.
+        offset: u64,
+        /// How many bytes at most (but at least one frame).
+        max_bytes: u64,
+    },
+    /// `SEEK`.
+    Seek {
+        /// In which topic.
+        topic: TopicRef,
+        /// Which group.
+        group: String,
+        /// Where to.
+        to: SeekTo,
+    },
+    /// `STATUS`.
+    Status {
+        /// Of which topic.
+        topic: TopicRef,
+    },
+    /// `TOPICS`.
+    Topics,
+    /// `GROUPS`.
+    Groups {
+        /// Of which topic.
+        topic: TopicRef,
+    },
+    /// `CREATE`.
+    Create {
+        /// Its name.
+        topic: String,
+    },
+    /// `PING`.
+    Ping,
+    /// `HELLO`.
+    Hello,
+    /// `QUIT`.
+    Quit,
+}
+
+/// Marks and counts of one topic, for `STATUS` and metrics. Ends are exclusive.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TopicStatus {
+    /// Its name.
+    pub topic: String,
+    /// The first offset that is still there.
+    pub start: u64,
+    /// The Plimsoll line.
+    pub durable: u64,
+    /// Everything below has been written.
+    pub written: u64,
+    /// The next offset.
+    pub next: u64,
+    /// Segments.
+    pub segments: u64,
+    /// Bytes of all frames.
+    pub bytes: u64,
+    /// Groups with a committed offset or a holder.
+    pub groups: u64,
+    /// Forces of the log since the start.
+    pub forces: u64,
+    /// Their recent mean, microseconds.
+    pub force_mean_us: u64,
+}
+
+/// One group, for `GROUPS`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupStatus {
+    /// Its name.
+    pub group: String,
+    /// Everything below has been acknowledged.
+    pub committed: u64,
+    /// The line minus `committed`.
+    pub lag: u64,
+    /// Whether a connection holds it.
+    pub held: bool,
+}
+
+/// What a client is answered. Delivered messages are not here: a codec writes them straight into the reply that is
+/// being built, see [`line::encode_message`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply {
+    /// `OK <offset> <level>`.
+    Published {
+        /// The offset it got.
+        offset: u64,
+        /// The level reached.
+        level: Level,
+    },
+    /// `ERR <CODE> <sentence>`.
+    Error(RequestError),
+    /// `ACKED <committed>`.
+    Acked {
+        /// The committed offset: everything below is acknowledged.
+        committed: u64,
+    },
+    /// `SOUGHT <offset>`.
+    Sought {
+        /// The committed offset now.
+        offset: u64,
+    },
+    /// `FRAMES <first offset> <bytes> <salt>`; the bytes follow as a range of a file.
+    Frames {
+        /// The offset of the first frame.
+        first: u64,
+        /// How many bytes follow.
+        bytes: u64,
+        /// What the checksums of this closed segment start from (0 when no bytes follow).
+        salt: u32,
+    },
+    /// `STATUS …`.
+    Status(TopicStatus),
+    /// `TOPIC …` lines and `END <count>`.
+    Topics(Vec<TopicStatus>),
+    /// `GROUP …` lines and `END <count>`.
+    Groups(Vec<GroupStatus>),
+    /// `CREATED <topic>`.
+    Created {
+        /// Its name.
+        topic: String,
+    },
+    /// `PONG`.
+    Pong,
+    /// `HELLO …`.
+    Hello(Hello),
+    /// `BYE`.
+    Bye,
+}
+
+/// Version and limits, for `HELLO`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hello {
+    /// The broker's version.
+    pub version: &'static str,
+    /// See [`Config`](crate::config::Config), as all that follow.
+    pub payload_bytes_max: u32,
+    /// Requests without a reply before a connection is not read.
+    pub unanswered_max: u32,
+    /// The longest wait of a FETCH.
+    pub fetch_wait_ms_max: u64,
+    /// Where a reply of messages stops.
+    pub fetch_bytes_max: u64,
+}
+
+/// Received bytes that no request has been made of yet, in the pieces in which they came.
+#[derive(Debug, Default)]
+pub struct Input {
+    pieces: VecDeque<Bytes>,
+    length: usize,
+}
+
+/// A piece smaller than this is appended to the one before it, while that one is smaller than [`JOINED_BYTES_MAX`]. So a
+/// client that sends single bytes costs what its bytes take, not a handle and an allocation for each (P13).
+const SMALL_BYTES: usize = 512;
+const JOINED_BYTES_MAX: usize = 4096;
+
+impl Input {
+    /// Appends what was received.
+    pub fn push(&mut self, bytes: Bytes) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.length += bytes.len();
+        match self.pieces.back_mut() {
+            Some(last) if bytes.len() < SMALL_BYTES && last.len() < JOINED_BYTES_MAX => {
+                // Its own buffer grows in place; one that is shared (with the backend, with payloads) is copied once.
+                let mut joined = mem::take(last).try_into_mut().unwrap_or_else(|shared| {
+                    let mut own = BytesMut::with_capacity(JOINED_BYTES_MAX);
+                    own.extend_from_slice(&shared);
+                    own
+                });
+                joined.extend_from_slice(&bytes);
+                *last = joined.freeze();
+            }
+            _ => self.pieces.push_back(bytes),
+        }
+    }
+
+    /// How many bytes there are.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The first piece; empty when there is none.
+    pub fn first_piece(&self) -> &[u8] {
+        self.pieces.front().map_or(&[], |piece| &piece[..])
+    }
+
+    /// The pieces in order.
+    pub fn pieces(&self) -> impl Iterator<Item = &Bytes> {
+        self.pieces.iter()
+    }
+
+    /// Where `byte` stands first, at `from` or behind. Costs what lies behind `from`, however much lies before it.
+    pub fn find(&self, byte: u8, from: usize) -> Option<usize> {
+        let first = self.first_piece();
+        if let Some(found) = first.get(from..).and_then(|rest| memchr::memchr(byte, rest)) {
+            return Some(from + found);
+        }
+        // From behind, because what is new stands there.
+        let mut index = self.pieces.len();
+        let mut begin = self.length;
+        while begin > from && index > 1 {
+            index -= 1;
+            begin -= self.pieces[index].len();
+        }
+        for piece in self.pieces.range(index..) {
+            let skipped = from.saturating_sub(begin);
+            if let Some(found) = memchr::memchr(byte, &piece[skipped..]) {
+                return Some(begin + skipped + found);
+            }
+            begin += piece.len();
+        }
+        None
+    }
+
+    /// The byte at this position. Panics when there is none.
+    pub fn byte(&self, position: usize) -> u8 {
+        let mut rest = position;
+        for piece in &self.pieces {
+            match piece.get(rest) {
+                Some(byte) => return *byte,
+                None => rest -= piece.len(),
+            }
+        }
+        panic!("byte {position} of {}", self.length)
+    }
+
+    /// Copies the first bytes into `out`, as many as fit and are there; says how many.
+    pub fn peek(&self, out: &mut [u8]) -> usize {
+        let mut filled = 0;
+        for piece in &self.pieces {
+            let n = piece.len().min(out.len() - filled);
+            out[filled..filled + n].copy_from_slice(&piece[..n]);
+            filled += n;
+        }
+        filled
+    }
+
+    /// Takes the first `n` bytes as they lie, without a copy. Panics when there are fewer.
+    pub fn take(&mut self, n: usize) -> Body {
+        match self.pieces.front() {
+            Some(piece) if n <= piece.len() => Body::One(self.take_of_first(n)),
+            _ => {
+                let mut pieces = Vec::new();
+                let mut rest = n;
+                while rest > 0 {
+                    let piece = self.take_of_first(rest);
+                    rest -= piece.len();
+                    pieces.push(piece);
+                }
+                Body::Many(pieces)
+            }
+        }
+    }
+
+    /// Takes the first `n` bytes as one piece: without a copy where they came in one. Panics when there are fewer.
+    pub fn take_joined(&mut self, n: usize) -> Bytes {
+        match self.take(n) {
+            Body::One(piece) => piece,
+            Body::Many(pieces) => {
+                let mut joined = BytesMut::with_capacity(n);
+                for piece in &pieces {
+                    joined.extend_from_slice(piece);
+                }
+                joined.freeze()
+            }
+        }
+    }
+
+    /// Drops the first `n` bytes, or all there are; says how many.
+    pub fn skip(&mut self, n: usize) -> usize {
+        let skipped = n.min(self.length);
+        let mut rest = skipped;
+        while let Some(piece) = self.pieces.front_mut()
+            && rest > 0
+        {
+            if rest < piece.len() {
+                piece.advance(rest);
+                rest = 0;
+            } else {
+                rest -= piece.len();
+                self.pieces.pop_front();
+            }
+        }
+        self.length -= skipped;
+        skipped
+    }
+
+    /// Takes up to `n` bytes of the first piece.
+    fn take_of_first(&mut self, n: usize) -> Bytes {
+        let piece = self.pieces.front_mut().expect("as many bytes as are taken");
+        let taken =
+            if n < piece.len() { piece.split_to(n) } else { self.pieces.pop_front().expect("the piece just seen") };
+        self.length -= taken.len();
+        taken
+    }
+}
+
+/// What a codec finds at the beginning of the input.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// Nothing whole yet.
+    NeedMore,
+    /// A request.
+    Request(Request),
+    /// A request that can't be carried out; the next one stands behind it.
+    Refused(RequestError),
+    /// The framing is lost: answer and close.
+    Broken(RequestError),
+}
