@@ -1,0 +1,848 @@
+//! Holds the promises against what happens, at the effect that breaks them.
+//!
+//! The checker stands at the broker's outputs: it reads every reply at the moment it is emitted (it may have reached the
+//! client from then on) and holds it against the [reference model](crate::model) and against what the simulated disk
+//! really has. So a reply that comes before its force is caught at the reply, not at some later power loss (P3, P4).
+
+use crate::disk::SimDisk;
+use crate::model::{Broken, Check, End, Fate, Log, Model, Open, broken};
+use crate::reply::{self, Seen, Shape};
+use crate::view::{Depth, LogView};
+use plimsoll_core::config::Config;
+use plimsoll_core::effect::{ConnectionId, Effect, Halt, HaltKind, IoError, IoErrorKind, Report};
+use plimsoll_core::message::Message;
+use plimsoll_core::record::{self, Decoded, Kind, Salt};
+use std::collections::{BTreeMap, VecDeque};
+
+/// How many batches are being written at once, at most.
+const WRITES_MAX: u64 = 16;
+
+/// What a client asked for, as far as the answer can be judged by it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ask {
+    /// `PUB`, `PUBN`: an attempt of the model.
+    Publish(usize),
+    /// `FETCH`.
+    Fetch {
+        /// For this group.
+        group: String,
+        /// At most.
+        max: u64,
+    },
+    /// `ACK`.
+    Ack {
+        /// For this group.
+        group: String,
+        /// Up to and including this.
+        offset: u64,
+    },
+    /// `SEEK`.
+    Seek {
+        /// For this group.
+        group: String,
+        /// To this offset; `None`: the end, a time.
+        to: Option<u64>,
+    },
+    /// `READ`.
+    Read {
+        /// From here.
+        offset: u64,
+        /// At most.
+        max: u64,
+    },
+    /// `READRAW`.
+    ReadRaw {
+        /// From here.
+        offset: u64,
+    },
+    /// `STATUS`.
+    Status,
+    /// `TOPICS`.
+    Topics,
+    /// `GROUPS`.
+    Groups,
+    /// `CREATE`.
+    Create,
+    /// `PING`, `HELLO`, `QUIT`: answered by a line that begins so.
+    Word(&'static str),
+    /// Something wrong, to be refused with one of these codes.
+    Wrong(&'static [&'static str]),
+    /// Something after which the connection has to be closed; first an error with one of these codes.
+    Fatal(&'static [&'static str]),
+}
+
+impl Ask {
+    fn shape(&self) -> Shape {
+        match self {
+            Ask::Fetch { .. } | Ask::Read { .. } => Shape::Messages,
+            Ask::ReadRaw { .. } => Shape::Frames,
+            Ask::Topics | Ask::Groups => Shape::List,
+            _ => Shape::Line,
+        }
+    }
+}
+
+/// A request on its way, with what was certain when it was sent.
+#[derive(Clone, Debug)]
+struct Asked {
+    id: u64,
+    topic: String,
+    ask: Ask,
+    /// The topic existed.
+    existed: bool,
+    /// Everything below was durable.
+    firm_end: u64,
+    /// Where the group's history stood.
+    moment: usize,
+    /// For `GROUPS`: where each group's history stood.
+    moments: BTreeMap<String, usize>,
+}
+
+/// Where a connection reads on in a group.
+#[derive(Clone, Copy, Debug)]
+struct Cursor {
+    next: u64,
+    /// Another connection has asked for the group since.
+    doubtful: bool,
+}
+
+#[derive(Default)]
+struct Conn {
+    asked: VecDeque<Asked>,
+    buffer: Vec<u8>,
+    /// Reply bytes that were emitted.
+    emitted: u64,
+    /// Replies, and after how many bytes each is whole.
+    seen: VecDeque<(u64, Seen)>,
+    cursors: BTreeMap<(String, String), Cursor>,
+    /// The broker said that there are too many connections.
+    turned_away: bool,
+    /// The last request lost the framing: the connection must be closed.
+    fatal: bool,
+}
+
+/// What is known of the process that runs.
+#[derive(Clone, Debug, Default)]
+struct Life {
+    number: u32,
+    ready: bool,
+    stopping: bool,
+    /// A failure after which nothing may be acknowledged (P10) has been told.
+    failure: Option<String>,
+    /// A read failed, or a file could not be opened.
+    read_failed: bool,
+    /// Anything failed at all.
+    any_failed: bool,
+    /// It was asked to stop some time ago, and may give up.
+    late: bool,
+    /// A force or a write has failed on the disk, whether or not it has been told: the page cache is not to be believed.
+    cache_doubtful: bool,
+    /// No room, or no descriptor, has been told.
+    full: bool,
+    halted: bool,
+    /// It has refused the start because of damage.
+    corrupt: bool,
+}
+
+/// The checker.
+pub struct Checker {
+    /// What the reference broker knows.
+    pub model: Model,
+    /// Several clients use each group, a limit turns connections away, …: what else than a success is legal.
+    limits: Config,
+    conns: BTreeMap<ConnectionId, Conn>,
+    views: BTreeMap<(String, bool), LogView>,
+    life: Life,
+    next_ask: u64,
+    /// Replies that were checked.
+    pub replies: u64,
+    /// Only detection can be asked for: somebody was at the disk.
+    pub damaged: bool,
+}
+
+impl Checker {
+    /// A checker of a broker with this configuration.
+    pub fn new(config: &Config) -> Checker {
+        Checker {
+            model: Model::default(),
+            limits: config.clone(),
+            conns: BTreeMap::new(),
+            views: BTreeMap::new(),
+            life: Life::default(),
+            next_ask: 0,
+            replies: 0,
+            damaged: false,
+        }
+    }
+
+    // ---- the process --------------------------------------------------------------------------------------------------
+
+    /// A process begins.
+    pub fn process_began(&mut self) {
+        self.life = Life { number: self.life.number + 1, ..Life::default() };
+        self.views.clear();
+        self.conns.clear();
+    }
+
+    /// The process has ended.
+    pub fn process_ended(&mut self, end: End) {
+        let end = match end {
+            End::Killed { .. } => {
+                End::Killed { after_failure: self.life.failure.is_some() || self.life.cache_doubtful }
+            }
+            end => end,
+        };
+        self.model.ended(end);
+        self.conns.clear();
+    }
+
+    /// It was asked to stop.
+    pub fn stop_asked(&mut self) {
+        self.life.stopping = true;
+    }
+
+    /// A force has failed on the disk, and will be told later: what was WRITTEN may be gone from now on.
+    pub fn force_failed(&mut self) {
+        self.life.cache_doubtful = true;
+    }
+
+    /// It was asked to stop some time ago, and may give up.
+    pub fn stop_is_late(&mut self) {
+        self.life.late = true;
+    }
+
+    /// Whether it was asked to stop.
+    pub fn is_stopping(&self) -> bool {
+        self.life.stopping
+    }
+
+    /// Whether it has said that it is ready.
+    pub fn is_ready(&self) -> bool {
+        self.life.ready
+    }
+
+    /// Whether it has halted because of damage, before it has changed anything.
+    pub fn refused_as_corrupt(&self) -> bool {
+        self.life.corrupt
+    }
+
+    /// Whether it has halted.
+    pub fn is_halted(&self) -> bool {
+        self.life.halted
+    }
+
+    /// A line for the operator.
+    pub fn reported(&mut self, report: &Report) -> Check {
+        if report.name == "READY" {
+            self.life.ready = true;
+            self.views.clear();
+            self.model.ready();
+        }
+        let corrupt = report.name == "REFUSE_START" || report.to_string().contains("status=CORRUPT");
+        if corrupt && !self.damaged && !self.life.any_failed {
+            return broken("P8", format!("the start was refused though nothing but crashes happened: {report}"));
+        }
+        if report.name == "CORRUPT_RECORD" && !self.damaged && !self.life.read_failed {
+            return broken("P1", format!("a damaged record was met though nothing damaged it: {report}"));
+        }
+        Ok(())
+    }
+
+    /// An effect has ended with a failure, and the broker is about to be told.
+    pub fn failed(&mut self, effect: &Effect, error: &IoError) -> bool {
+        match error.kind {
+            IoErrorKind::NoSpace | IoErrorKind::TooManyFiles => self.life.full = true,
+            _ => {}
+        }
+        if matches!(effect, Effect::Read { .. } | Effect::Open { .. } | Effect::List { .. })
+            && error.kind != IoErrorKind::NotFound
+        {
+            self.life.read_failed = true;
+        }
+        self.life.any_failed |= !matches!(error.kind, IoErrorKind::NotFound | IoErrorKind::Exists);
+        let halts = must_halt(effect, error);
+        if halts && self.life.failure.is_none() {
+            self.life.failure = Some(format!("{error}"));
+        }
+        halts
+    }
+
+    /// What was told should have made the broker halt (P10).
+    pub fn must_have_halted(&self) -> Check {
+        match &self.life.failure {
+            Some(failure) if !self.life.halted => broken("P10", format!("the broker goes on after {failure}")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Among what the broker has just said there is a halt: answers that say so may stand before it.
+    pub fn is_halting(&mut self) {
+        self.life.halted = true;
+    }
+
+    /// The broker halts.
+    pub fn halted(&mut self, halt: &Halt) -> Check {
+        self.life.halted = true;
+        self.life.corrupt = matches!(halt.kind, HaltKind::Corrupt | HaltKind::Directory);
+        let legal = self.life.any_failed || (self.life.stopping && self.life.late);
+        if legal || self.damaged {
+            return Ok(());
+        }
+        let promise = if halt.kind == HaltKind::IoFailure { "P10" } else { "P8" };
+        broken(promise, format!("the broker halted though nothing failed in this life: {}", halt.reason))
+    }
+
+    /// At the end, when every group has been read to its end (P6): nobody has missed a message.
+    pub fn everyone_got_everything(&self) -> Check {
+        for (topic, log) in &self.model.logs {
+            for (name, group) in log.groups.iter().filter(|(_, group)| !group.was_sought) {
+                let missed = (0..log.firm_end).find(|offset| !group.delivered.contains(offset));
+                if let Some(missed) = missed {
+                    return broken("P6", format!("group {name} of {topic} was never sent offset {missed}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    // ---- clients ------------------------------------------------------------------------------------------------------
+
+    /// A client has connected.
+    pub fn connected(&mut self, connection: ConnectionId) {
+        self.conns.insert(connection, Conn::default());
+    }
+
+    /// The connection is gone: what is not answered is indeterminate.
+    pub fn disconnected(&mut self, connection: ConnectionId) {
+        let Some(conn) = self.conns.remove(&connection) else { return };
+        for asked in conn.asked {
+            if let Ask::Ack { group, .. } | Ask::Seek { group, .. } = asked.ask {
+                self.model.log(&asked.topic).groups.entry(group).or_default().abandoned(asked.id);
+            }
+        }
+    }
+
+    /// A client has sent a request.
+    pub fn asked(&mut self, connection: ConnectionId, topic: &str, ask: Ask) {
+        self.next_ask += 1;
+        let (id, life) = (self.next_ask, self.life.number);
+        let log = self.model.log(topic);
+        let (existed, firm_end, mut moment) = (log.exists, log.firm_end, 0);
+        if let Ask::Fetch { group, .. } | Ask::Ack { group, .. } | Ask::Seek { group, .. } = &ask {
+            let group_model = log.groups.entry(group.clone()).or_default();
+            moment = group_model.moment();
+            match &ask {
+                Ask::Ack { offset, .. } => {
+                    group_model.asked(Open { id, value: Some(offset + 1), seek: false, life, abandoned: false })
+                }
+                Ask::Seek { to, .. } => group_model.asked(Open { id, value: *to, seek: true, life, abandoned: false }),
+                _ => {}
+            }
+            if !matches!(ask, Ask::Ack { .. }) {
+                let key = (topic.to_owned(), group.clone());
+                for (other, conn) in &mut self.conns {
+                    if *other != connection
+                        && let Some(cursor) = conn.cursors.get_mut(&key)
+                    {
+                        cursor.doubtful = true;
+                    }
+                }
+            }
+        }
+        let moments = match ask {
+            Ask::Groups => log_moments(self.model.log(topic)),
+            _ => BTreeMap::new(),
+        };
+        if let Some(conn) = self.conns.get_mut(&connection) {
+            conn.asked.push_back(Asked { id, topic: topic.to_owned(), ask, existed, firm_end, moment, moments });
+        }
+    }
+
+    /// Requests of this connection that were not answered.
+    pub fn unanswered(&self, connection: ConnectionId) -> usize {
+        self.conns.get(&connection).map_or(0, |conn| conn.asked.len())
+    }
+
+    /// The replies that are whole once the client has received so many bytes.
+    pub fn received(&mut self, connection: ConnectionId, bytes: u64) -> Vec<Seen> {
+        let Some(conn) = self.conns.get_mut(&connection) else { return Vec::new() };
+        let whole = conn.seen.partition_point(|(end, _)| *end <= bytes);
+        conn.seen.drain(..whole).map(|(_, seen)| seen).collect()
+    }
+
+    /// The broker has emitted a piece of a reply.
+    pub fn replied(&mut self, connection: ConnectionId, bytes: &[u8], disk: &SimDisk) -> Check {
+        let Some(mut conn) = self.conns.remove(&connection) else { return Ok(()) };
+        conn.emitted += bytes.len() as u64;
+        conn.buffer.extend_from_slice(bytes);
+        let result = self.read_replies(connection, &mut conn, disk);
+        self.conns.insert(connection, conn);
+        // On a damaged disk every wrong answer is a damage that was not told.
+        result.map_err(|broken| if self.damaged { Broken { promise: "P7", ..broken } } else { broken })
+    }
+
+    fn read_replies(&mut self, connection: ConnectionId, conn: &mut Conn, disk: &SimDisk) -> Check {
+        let mut at = 0;
+        let begun = conn.emitted - conn.buffer.len() as u64;
+        if begun == 0 && conn.buffer.starts_with(b"ERR TOO_MANY_CONNECTIONS ") && conn.buffer.ends_with(b"\n") {
+            if self.conns.len() < self.limits.connections_max as usize {
+                return broken("P13", format!("turned away with only {} other connections", self.conns.len()));
+            }
+            conn.turned_away = true;
+            conn.asked.clear();
+        }
+        if conn.turned_away {
+            conn.buffer.clear();
+            return Ok(());
+        }
+        while at < conn.buffer.len() {
+            let Some(asked) = conn.asked.front() else {
+                let more = String::from_utf8_lossy(&conn.buffer[at..]).into_owned();
+                return broken("P14", format!("a reply that nobody asked for: {more:?}"));
+            };
+            if conn.fatal {
+                return broken("P14", "another reply after the framing was lost".into());
+            }
+            let Some((seen, length)) = reply::take(asked.ask.shape(), &conn.buffer[at..])? else { break };
+            at += length;
+            let asked = conn.asked.pop_front().expect("just seen");
+            conn.fatal = matches!(asked.ask, Ask::Fatal(_));
+            self.replies += 1;
+            self.judge(connection, conn, &asked, &seen, disk)?;
+            conn.seen.push_back((begun + at as u64, seen));
+        }
+        conn.buffer.drain(..at);
+        Ok(())
+    }
+
+    fn judge(
+        &mut self,
+        connection: ConnectionId,
+        conn: &mut Conn,
+        asked: &Asked,
+        seen: &Seen,
+        disk: &SimDisk,
+    ) -> Check {
+        let topic = &asked.topic;
+        if let Seen::Error(code) = seen {
+            return self.judge_error(asked, code);
+        }
+        // A topic is answered for only when it can't go any more.
+        if !matches!(asked.ask, Ask::Topics | Ask::Word(_) | Ask::Wrong(_) | Ask::Fatal(_)) {
+            self.model.log(topic).exists = true;
+        }
+        let acknowledges = matches!(seen, Seen::Published { .. } | Seen::Acked(_) | Seen::Sought(_))
+            || matches!(asked.ask, Ask::Create);
+        if acknowledges && let Some(failure) = &self.life.failure {
+            return broken("P10", format!("{seen:?} was answered after {failure}"));
+        }
+        match (&asked.ask, seen) {
+            (Ask::Publish(number), Seen::Published { offset, level }) => {
+                self.model.published(*number, *offset, level)?;
+                self.holds_level(topic, *offset, level, disk)
+            }
+            (Ask::Fetch { group, max }, Seen::Messages(messages)) => {
+                self.messages(topic, messages, *max, disk)?;
+                self.fetched(conn, asked, group, messages)
+            }
+            (Ask::Read { offset, max }, Seen::Messages(messages)) => {
+                self.messages(topic, messages, *max, disk)?;
+                match messages.first() {
+                    Some(first) if first.offset != *offset => {
+                        broken("P2", format!("READ of {topic} from {offset} begins at {}", first.offset))
+                    }
+                    None if *offset < asked.firm_end => {
+                        broken("P1", format!("READ of {topic} finds nothing at {offset}, below {}", asked.firm_end))
+                    }
+                    _ => Ok(()),
+                }
+            }
+            (Ask::ReadRaw { offset }, Seen::Frames { first, salt, bytes }) => {
+                self.frames(topic, *offset, *first, *salt, bytes, disk)
+            }
+            (Ask::Ack { group, offset }, Seen::Acked(committed)) => {
+                if committed <= offset {
+                    return broken("P5", format!("ACK {offset} of {group} was answered by {committed}"));
+                }
+                self.committed(topic, group, *committed, asked, disk)
+            }
+            (Ask::Seek { group, .. }, Seen::Sought(committed)) => {
+                self.committed(topic, group, *committed, asked, disk)?;
+                if let Some(cursor) = conn.cursors.get_mut(&(topic.clone(), group.clone())) {
+                    cursor.next = *committed;
+                }
+                Ok(())
+            }
+            (Ask::Status, Seen::Lines(lines)) => self.status(asked, &lines[0]),
+            (Ask::Topics, Seen::Lines(lines)) => self.topics(lines),
+            (Ask::Groups, Seen::Lines(lines)) => self.groups(asked, lines, disk),
+            (Ask::Create, Seen::Lines(lines)) if lines[0].starts_with("CREATED ") => self.creation_stands(topic, disk),
+            (Ask::Word(word), Seen::Lines(lines)) if lines[0].starts_with(word) => Ok(()),
+            _ => broken("P14", format!("{:?} was answered by {seen:?} (connection {})", asked.ask, connection.0)),
+        }
+    }
+
+    /// Which refusals are legal.
+    fn judge_error(&mut self, asked: &Asked, code: &str) -> Check {
+        let topic = &asked.topic;
+        let legal = match code {
+            "HALTED" => self.life.halted,
+            "STOPPING" => self.life.stopping,
+            "DISK_FULL" => {
+                self.life.full
+                    && matches!(asked.ask, Ask::Publish(_) | Ask::Ack { .. } | Ask::Seek { .. } | Ask::Create)
+            }
+            "QUEUE_FULL" => matches!(asked.ask, Ask::Publish(_)),
+            "CORRUPT" => {
+                (self.life.read_failed || self.damaged)
+                    && matches!(
+                        asked.ask,
+                        Ask::Fetch { .. } | Ask::Read { .. } | Ask::ReadRaw { .. } | Ask::Seek { .. }
+                    )
+            }
+            "GROUP_BUSY" => matches!(asked.ask, Ask::Fetch { .. } | Ask::Seek { .. }),
+            "NOT_DELIVERED" => matches!(asked.ask, Ask::Ack { .. }),
+            "OUT_OF_RANGE" => match asked.ask {
+                Ask::Read { offset, .. } | Ask::ReadRaw { offset } | Ask::Seek { to: Some(offset), .. } => {
+                    offset > asked.firm_end
+                }
+                _ => false,
+            },
+            "NO_TOPIC" => !asked.existed,
+            code => match &asked.ask {
+                Ask::Wrong(codes) | Ask::Fatal(codes) => codes.contains(&code),
+                _ => false,
+            },
+        };
+        if !legal {
+            let promise = match code {
+                "DISK_FULL" => "P11",
+                "CORRUPT" | "OUT_OF_RANGE" | "NO_TOPIC" => "P1",
+                "HALTED" => "P10",
+                _ => "P14",
+            };
+            return broken(promise, format!("{:?} of topic {topic} was answered by ERR {code}", asked.ask));
+        }
+        match &asked.ask {
+            // HALTED leaves open what happened; every other refusal says that nothing of it was stored.
+            Ask::Publish(number) if code != "HALTED" => self.model.attempts[*number].fate = Fate::Refused,
+            Ask::Ack { group, .. } | Ask::Seek { group, .. } if code != "HALTED" => {
+                let id = asked.id;
+                self.model.log(topic).groups.entry(group.clone()).or_default().refused(id);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// P3: what the reply says was reached has been reached. P13: no more is queued than may be.
+    fn holds_level(&mut self, topic: &str, offset: u64, level: &str, disk: &SimDisk) -> Check {
+        if self.damaged {
+            return Ok(());
+        }
+        let written = self.end(topic, Depth::Cache, offset + 1, disk);
+        let queued = (offset + 1).saturating_sub(written);
+        // What waits to be written, what went down with the last force (it was waiting, too), and the batches under way.
+        let bound = 2 * u64::from(self.limits.queue_messages) + WRITES_MAX * u64::from(self.limits.batch_messages);
+        if queued > bound && level == "ACCEPTED" {
+            return broken("P13", format!("{queued} messages of {topic} are queued, over the limit"));
+        }
+        match level {
+            "WRITTEN" if written <= offset && !self.life.cache_doubtful => {
+                broken("P3", format!("OK {offset} WRITTEN of {topic}, but the page cache ends at {written}"))
+            }
+            "DURABLE" => {
+                let durable = self.end(topic, Depth::Platter, offset + 1, disk);
+                if durable <= offset {
+                    return broken("P3", format!("OK {offset} DURABLE of {topic}, but the platter ends at {durable}"));
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn end(&mut self, topic: &str, depth: Depth, wanted: u64, disk: &SimDisk) -> u64 {
+        let key = (topic.to_owned(), depth == Depth::Platter);
+        self.views.entry(key).or_insert_with(|| LogView::new(depth, topic)).end(disk, wanted)
+    }
+
+    /// Messages that a client is sent: dense, below the line, the bytes that were published.
+    fn messages(&mut self, topic: &str, messages: &[reply::Message], max: u64, disk: &SimDisk) -> Check {
+        if messages.len() as u64 > max {
+            return broken("P14", format!("{} messages where at most {max} were asked for", messages.len()));
+        }
+        let Some(last) = messages.last() else { return Ok(()) };
+        if !self.damaged {
+            let durable = self.end(topic, Depth::Platter, last.offset + 1, disk);
+            if durable <= last.offset {
+                return broken(
+                    "P4",
+                    format!("offset {} of {topic} is delivered, but the platter ends at {durable}", last.offset),
+                );
+            }
+        }
+        for pair in messages.windows(2) {
+            if pair[1].offset != pair[0].offset + 1 {
+                return broken("P2", format!("{topic} delivers {} after {}", pair[1].offset, pair[0].offset));
+            }
+        }
+        for message in messages {
+            let number = self.model.delivered(topic, message.offset, &message.value)?;
+            if let Some(words) = &message.meta {
+                self.meta(number, message.offset, words)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn meta(&self, number: usize, offset: u64, words: &[String]) -> Check {
+        let attempt = &self.model.attempts[number];
+        let percent = |bytes: &[u8]| -> String {
+            bytes.iter().fold(String::new(), |mut out, byte| {
+                if byte.is_ascii_alphanumeric() {
+                    out.push(*byte as char)
+                } else {
+                    out.push_str(&format!("%{byte:02X}"))
+                }
+                out
+            })
+        };
+        // Compared undone, since an encoder may leave more characters as they are.
+        let undone = |word: &str| percent(&unpercent(word));
+        let mut expected: Vec<(String, String)> = Vec::new();
+        if let Some(key) = &attempt.key {
+            expected.push(("key".into(), percent(key)));
+        }
+        for (name, value) in &attempt.headers {
+            expected.push((format!("h.{}", String::from_utf8_lossy(name)), percent(value)));
+        }
+        let found: Vec<(String, String)> = words
+            .iter()
+            .filter_map(|word| word.split_once('='))
+            .filter(|(name, _)| *name != "time" && *name != "deliveries")
+            .map(|(name, value)| (String::from_utf8_lossy(&unpercent(name)).into_owned(), undone(value)))
+            .collect();
+        if found != expected {
+            return broken("P1", format!("offset {offset} (message {number}) came with {found:?}, not {expected:?}"));
+        }
+        Ok(())
+    }
+
+    /// P5, P6: a delivery begins at the committed offset and goes on without a gap.
+    fn fetched(&mut self, conn: &mut Conn, asked: &Asked, group: &str, messages: &[reply::Message]) -> Check {
+        let key = (asked.topic.clone(), group.to_owned());
+        let cursor = conn.cursors.get(&key).copied();
+        let topic = &asked.topic;
+        let log = self.model.log(topic);
+        let group_model = log.groups.entry(group.to_owned()).or_default();
+        group_model.delivered.extend(messages.iter().map(|message| message.offset));
+        let Some(first) = messages.first() else {
+            let certain = match cursor {
+                Some(cursor) if !cursor.doubtful => Some(cursor.next),
+                Some(_) => None,
+                None => group_model.highest(asked.moment),
+            };
+            return match certain {
+                Some(next) if next < asked.firm_end && !self.life.stopping && !self.life.halted => broken(
+                    "P6",
+                    format!(
+                        "group {group} of {topic} is at {next}, and a FETCH found nothing below {}",
+                        asked.firm_end
+                    ),
+                ),
+                _ => Ok(()),
+            };
+        };
+        let goes_on = cursor.is_some_and(|cursor| cursor.next == first.offset);
+        if !goes_on {
+            if let Some(cursor) = cursor.filter(|cursor| !cursor.doubtful) {
+                return broken(
+                    "P6",
+                    format!("group {group} of {topic} goes on at {} instead of {}", first.offset, cursor.next),
+                );
+            }
+            group_model.observe(
+                &format!("group {group} of {topic} (its delivery begins there)"),
+                first.offset,
+                asked.moment,
+            )?;
+            group_model.settle_before(self.life.number);
+        }
+        let next = messages.last().expect("not empty").offset + 1;
+        // What another connection has asked for, and was not answered, may still take the group away.
+        let wants_it = |asked: &Asked| {
+            asked.topic == key.0
+                && matches!(&asked.ask, Ask::Fetch { group, .. } | Ask::Seek { group, .. } if *group == key.1)
+        };
+        let doubtful = self.conns.values().any(|other| other.asked.iter().any(wants_it));
+        conn.cursors.insert(key, Cursor { next, doubtful });
+        Ok(())
+    }
+
+    fn committed(&mut self, topic: &str, group: &str, value: u64, asked: &Asked, disk: &SimDisk) -> Check {
+        if !self.damaged && self.end(topic, Depth::Platter, value, disk) < value {
+            return broken("P5", format!("group {group} of {topic} is committed at {value}, above what is durable"));
+        }
+        let group_model = self.model.log(topic).groups.entry(group.to_owned()).or_default();
+        // An ACK at or below what is committed is answered by what is committed at that moment, and told in its turn.
+        let is_old_news = matches!(asked.ask, Ask::Ack { offset, .. } if offset + 1 != value);
+        if is_old_news && !group_model.may_be(value, asked.moment) {
+            group_model.refused(asked.id);
+            return Ok(());
+        }
+        group_model.answered(&format!("group {group} of {topic}"), asked.id, value, asked.moment)?;
+        // ACKED is sent only when its file would survive a power loss (crash story: ACKED from the cache).
+        if !self.damaged {
+            let path = format!("topics/{topic}/groups/{group}.offset");
+            let stored = disk.forced_file(&path, 0, 100).unwrap_or_default();
+            let digits = stored.split(|byte| *byte == b' ').next().unwrap_or_default();
+            let stored: Option<u64> = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+            // A later replacement may be there already.
+            let legal = stored.is_some_and(|stored| {
+                stored == value || self.model.log(topic).groups[group].may_be(stored, asked.moment)
+            });
+            if !legal && value > 0 {
+                return broken("P5", format!("ACKED {value} of group {group}, but the platter has {stored:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn creation_stands(&self, topic: &str, disk: &SimDisk) -> Check {
+        let stands = self.damaged
+            || disk.forced_file(&format!("topics/{topic}/topic.toml"), 0, 1).is_some_and(|b| !b.is_empty());
+        if stands { Ok(()) } else { broken("P3", format!("CREATED {topic}, but a power loss could take it")) }
+    }
+
+    fn status(&mut self, asked: &Asked, line: &str) -> Check {
+        let field = |name: &str| -> u64 {
+            let found = line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            found.and_then(|value| value.parse().ok()).unwrap_or(u64::MAX)
+        };
+        let marks = [field("start"), field("durable"), field("written"), field("next")];
+        if !line.starts_with("STATUS ") || !marks.is_sorted() || marks[3] == u64::MAX {
+            return broken("P2", format!("the marks are not in order: {line}"));
+        }
+        if marks[1] < asked.firm_end {
+            return broken(
+                "P1",
+                format!("{} is durable up to {}, but was up to {}", asked.topic, marks[1], asked.firm_end),
+            );
+        }
+        Ok(())
+    }
+
+    fn topics(&mut self, lines: &[String]) -> Check {
+        for (name, log) in &self.model.logs {
+            let there = lines.iter().any(|line| line.split(' ').any(|word| word.strip_prefix("name=") == Some(name)));
+            // A creation may be answered while this list is on its way, so only what was there before counts.
+            if log.exists && log.firm_end > 0 && !there {
+                return broken("P1", format!("topic {name} is not in the list {lines:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn groups(&mut self, asked: &Asked, lines: &[String], disk: &SimDisk) -> Check {
+        for line in lines {
+            let field = |name: &str| line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            let (Some(group), Some(Ok(committed))) = (field("name"), field("committed").map(str::parse::<u64>)) else {
+                return broken("P14", format!("not a line of GROUPS: {line}"));
+            };
+            if !self.damaged && self.end(&asked.topic, Depth::Platter, committed, disk) < committed {
+                return broken("P5", format!("{line}: above what is durable"));
+            }
+            let moment = asked.moments.get(group).copied().unwrap_or(0);
+            let life = self.life.number;
+            let group_model = self.model.log(&asked.topic).groups.entry(group.to_owned()).or_default();
+            group_model.observe(&format!("group {group} of {}", asked.topic), committed, moment)?;
+            group_model.settle_before(life);
+        }
+        // One that is not listed has nothing committed.
+        for (group, moment) in &asked.moments {
+            let listed = lines.iter().any(|line| line.split(' ').any(|word| word.strip_prefix("name=") == Some(group)));
+            let group_model = self.model.log(&asked.topic).groups.entry(group.clone()).or_default();
+            if !listed && !group_model.may_be(0, *moment) {
+                return broken("P5", format!("group {group} of {} is gone from {lines:?}", asked.topic));
+            }
+        }
+        Ok(())
+    }
+
+    /// READRAW: the client checks the frames itself, end to end.
+    fn frames(&mut self, topic: &str, asked: u64, first: u64, salt: u32, bytes: &[u8], disk: &SimDisk) -> Check {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        if first > asked {
+            return broken("P2", format!("READRAW of {topic} from {asked} begins at {first}"));
+        }
+        if !self.damaged {
+            let view = LogView::new(Depth::Cache, topic).active_salt(disk);
+            if view == Some(Salt(salt)) {
+                return broken("P4", format!("READRAW of {topic} told the salt of the active segment"));
+            }
+        }
+        let (mut at, mut expected) = (0, first);
+        while at < bytes.len() {
+            let Decoded::Frame(frame) = record::decode(&bytes[at..], Salt(salt)) else {
+                return broken("P4", format!("READRAW of {topic} sent no whole frame at offset {expected}"));
+            };
+            if frame.offset != expected {
+                return broken(
+                    "P2",
+                    format!("READRAW of {topic} sent offset {} where {expected} belongs", frame.offset),
+                );
+            }
+            if frame.kind == Kind::Message {
+                let message = Message::parse(frame.payload);
+                let Some(message) = message else {
+                    return broken("P4", format!("READRAW of {topic}: offset {expected} is no message"));
+                };
+                if !self.damaged && self.end(topic, Depth::Platter, expected + 1, disk) <= expected {
+                    return broken(
+                        "P4",
+                        format!("READRAW delivers offset {expected} of {topic} above the platter's end"),
+                    );
+                }
+                self.model.delivered(topic, expected, message.value)?;
+            }
+            expected += frame.count;
+            at += frame.size();
+        }
+        Ok(())
+    }
+}
+
+fn log_moments(log: &Log) -> BTreeMap<String, usize> {
+    log.groups.iter().map(|(name, group)| (name.clone(), group.moment())).collect()
+}
+
+/// Whether an effect's failure leaves open what happened, so that nothing may be acknowledged any more (promises: what an
+/// I/O error does).
+fn must_halt(effect: &Effect, error: &IoError) -> bool {
+    use IoErrorKind::{AfterFailedWrite, Exists, NoSpace, NotFound, TooManyFiles};
+    match effect {
+        Effect::Write { .. } | Effect::Reserve { .. } => error.kind != NoSpace && error.kind != TooManyFiles,
+        Effect::Create { .. } => !matches!(error.kind, NoSpace | TooManyFiles | Exists),
+        Effect::Force { .. } => error.kind != AfterFailedWrite,
+        Effect::ForceDir { .. } | Effect::Truncate { .. } => true,
+        Effect::Rename { .. } => error.kind != NotFound,
+        _ => false,
+    }
+}
+
+fn unpercent(word: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut bytes = word.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let hex: String = bytes.by_ref().take(2).map(char::from).collect();
+            out.push(u8::from_str_radix(&hex, 16).unwrap_or(b'?'));
+        } else {
+            out.push(byte);
+        }
+    }
+    out
+}

@@ -1,0 +1,324 @@
+//! What the broker has promised so far, and whether what it says now breaks any of it.
+//!
+//! Clients ask one thing after the other and each payload is sent once, so every line that the broker answers can be held
+//! against what went before.
+
+use super::machine::ClientId;
+use crate::disk::StateHash;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// A promise that was broken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Broken {
+    /// Its number in docs/promises.md.
+    pub promise: &'static str,
+    /// What happened, in words.
+    pub what: String,
+    /// How it came to it, from the first process to the last.
+    pub story: Vec<String>,
+    /// The same for `--replay`.
+    pub path: Vec<String>,
+}
+
+impl Broken {
+    pub(super) fn new(promise: &'static str, what: impl Into<String>) -> Broken {
+        Broken { promise, what: what.into(), story: Vec::new(), path: Vec::new() }
+    }
+}
+
+type Payload = Arc<str>;
+
+/// What a client waits for.
+#[derive(Clone, Debug)]
+enum Ask {
+    Publish(Payload),
+    Read,
+    Fetch(&'static str),
+    Ack(&'static str, u64),
+    Status,
+}
+
+/// What a log looks like to its clients.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct View {
+    /// Messages in the order of their offsets.
+    pub(super) log: Vec<Payload>,
+    /// Where each group goes on.
+    pub(super) committed: BTreeMap<&'static str, u64>,
+}
+
+impl View {
+    pub(super) fn hash_into(&self, hash: &mut StateHash) {
+        hash.number(self.log.len() as u64);
+        self.log.iter().for_each(|payload| hash.bytes(payload.as_bytes()));
+        for (group, committed) in &self.committed {
+            hash.bytes(group.as_bytes());
+            hash.number(*committed);
+        }
+    }
+}
+
+/// What was asked, answered and seen.
+#[derive(Clone, Default)]
+pub(super) struct Ledger {
+    sent: BTreeSet<Payload>,
+    /// Answered DURABLE: survives everything (P1).
+    durable: BTreeMap<u64, Payload>,
+    /// Answered WRITTEN or more: survives the kill of the process, unless a force failed.
+    written: BTreeMap<u64, Payload>,
+    /// Delivered to a reader: never changes, never vanishes (P4).
+    seen: BTreeMap<u64, Payload>,
+    acked: BTreeMap<&'static str, u64>,
+    /// The highest that was asked for, answered or not.
+    asked: BTreeMap<&'static str, u64>,
+    /// The end of what each consumer was sent.
+    delivered: BTreeMap<(ClientId, &'static str), u64>,
+    a_force_failed: bool,
+    waiting: BTreeMap<ClientId, VecDeque<Ask>>,
+    /// What the reply under way has brought: its first offset and its messages.
+    reply: Vec<(u64, Payload)>,
+    /// What the last READ and FETCHes from the beginning have shown.
+    view: View,
+}
+
+impl Ledger {
+    /// A client is about to send these requests, one a line. Groups must be among `groups`.
+    pub(super) fn note(&mut self, client: ClientId, requests: &str, groups: &[&'static str]) {
+        for request in requests.lines() {
+            let words: Vec<&str> = request.splitn(3, ' ').collect();
+            let group = |name: &str| *groups.iter().find(|group| **group == name).expect("a group of the workload");
+            let ask = match words[..] {
+                ["PUB", _, payload] => {
+                    let payload: Payload = payload.into();
+                    assert!(self.sent.insert(payload.clone()), "each payload is sent once: {payload}");
+                    Ask::Publish(payload)
+                }
+                ["READ", ..] => Ask::Read,
+                ["FETCH", name, _] => Ask::Fetch(group(name)),
+                ["ACK", name, offset] => {
+                    let offset = offset.parse().expect("an offset");
+                    let asked = self.asked.entry(group(name)).or_default();
+                    *asked = (*asked).max(offset + 1);
+                    Ask::Ack(group(name), offset)
+                }
+                ["STATUS", ..] => Ask::Status,
+                _ => panic!("no workload asks {request:?}"),
+            };
+            self.waiting.entry(client).or_default().push_back(ask);
+        }
+    }
+
+    /// A force has failed: after this nothing is acknowledged any more (P10).
+    pub(super) fn a_force_failed(&mut self) {
+        self.a_force_failed = true;
+        self.written.clear();
+    }
+
+    /// The process has ended; what was not answered may or may not have happened.
+    pub(super) fn restarted(&self, power_lost: bool) -> Ledger {
+        let mut ledger = self.clone();
+        ledger.waiting.clear();
+        ledger.delivered.clear();
+        ledger.reply.clear();
+        ledger.view = View::default();
+        ledger.a_force_failed = false;
+        if power_lost {
+            ledger.written.clear();
+        }
+        ledger
+    }
+
+    /// The last message is no longer promised.
+    pub(super) fn forgive_last(&mut self) {
+        let last = self.durable.keys().chain(self.seen.keys()).max().copied();
+        for messages in [&mut self.durable, &mut self.seen] {
+            last.inspect(|last| drop(messages.remove(last)));
+        }
+    }
+
+    /// What every group and the log looked like when they were last read from the beginning.
+    pub(super) fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Everything that decides what will count as broken.
+    pub(super) fn hash_into(&self, hash: &mut StateHash) {
+        let messages = |hash: &mut StateHash, messages: &BTreeMap<u64, Payload>| {
+            hash.number(messages.len() as u64);
+            for (offset, payload) in messages {
+                hash.number(*offset);
+                hash.bytes(payload.as_bytes());
+            }
+        };
+        hash.number(self.sent.len() as u64);
+        self.sent.iter().for_each(|payload| hash.bytes(payload.as_bytes()));
+        messages(hash, &self.durable);
+        messages(hash, &self.written);
+        messages(hash, &self.seen);
+        for (group, offset) in self.acked.iter().chain(&self.asked) {
+            hash.bytes(group.as_bytes());
+            hash.number(*offset);
+        }
+        hash.number(self.acked.len() as u64);
+    }
+
+    /// A line of a reply has come.
+    pub(super) fn line(&mut self, client: ClientId, line: &str) -> Result<(), Broken> {
+        let ask = self.waiting.get(&client).and_then(|waiting| waiting.front()).cloned();
+        let Some(ask) = ask else { return Err(Broken::new("P14", format!("a reply that nobody asked for: {line}"))) };
+        let words: Vec<&str> = line.splitn(3, ' ').collect();
+        match (&ask, &words[..]) {
+            (Ask::Read | Ask::Fetch(_), ["MSG", offset, payload]) => {
+                let offset = offset.parse().expect("an offset");
+                self.delivered(offset, payload)?;
+                return Ok(());
+            }
+            (Ask::Read | Ask::Fetch(_), ["GAP", ..]) => {
+                return Err(Broken::new("P2", format!("a hole in a log that nobody made a hole in: {line}")));
+            }
+            (Ask::Read, ["END", ..]) => {
+                let reply = std::mem::take(&mut self.reply);
+                if let Some((first, _)) = reply.first().filter(|(first, _)| *first != 0) {
+                    return Err(Broken::new("P2", format!("the log begins at {first}, and nothing was removed")));
+                }
+                self.view.log = reply.into_iter().map(|(_, payload)| payload).collect();
+            }
+            (Ask::Fetch(group), ["END", ..]) => {
+                let reply = std::mem::take(&mut self.reply);
+                if let Some((last, _)) = reply.last() {
+                    self.delivered.insert((client, *group), last + 1);
+                }
+                let committed = reply.first().map_or(self.view.log.len() as u64, |(offset, _)| *offset);
+                self.view.committed.insert(group, committed);
+            }
+            (Ask::Publish(payload), ["OK", offset, level]) => {
+                self.published(offset.parse().expect("an offset"), payload.clone(), level)?;
+            }
+            (Ask::Ack(group, offset), ["ACKED", committed]) => {
+                self.nothing_failed(line)?;
+                let delivered = self.delivered.get(&(client, *group)).copied().unwrap_or(0);
+                if *offset >= delivered {
+                    let what = format!(
+                        "an ACK of {offset} was taken from a consumer that was sent only what is below {delivered}"
+                    );
+                    return Err(Broken::new("P6", what));
+                }
+                let committed = committed.parse().expect("an offset");
+                let acked = self.acked.entry(group).or_default();
+                if committed < *acked {
+                    return Err(Broken::new("P5", format!("group {group} was at {acked} and is now at {committed}")));
+                }
+                *acked = committed;
+            }
+            (Ask::Status, ["STATUS", ..]) => self.status(line)?,
+            (_, ["ERR", "HALTED" | "STOPPING", _]) | (Ask::Ack(..), ["ERR", "NOT_DELIVERED", _]) => {}
+            (_, ["ERR", code, _]) => {
+                let promise = if *code == "CORRUPT" { "P7" } else { "P6" };
+                return Err(Broken::new(promise, format!("{ask:?} was answered {line}")));
+            }
+            _ => return Err(Broken::new("P14", format!("{ask:?} was answered {line}"))),
+        }
+        self.waiting.get_mut(&client).expect("seen above").pop_front();
+        Ok(())
+    }
+
+    /// All was read from the beginning, by clients of a process that had recovered: nothing promised may be missing.
+    pub(super) fn check_view(&self, groups: &[&'static str]) -> Result<(), Broken> {
+        let log = &self.view.log;
+        let unanswered = self.waiting.values().flatten().next();
+        if let Some(ask) = unanswered {
+            return Err(Broken::new("P14", format!("{ask:?} was not answered")));
+        }
+        for (promise, why, promised) in [
+            ("P1", "was answered DURABLE", &self.durable),
+            ("P4", "was delivered to a reader", &self.seen),
+            ("P1", "was answered WRITTEN, and only the process was killed", &self.written),
+        ] {
+            for (offset, payload) in promised {
+                let found = log.get(*offset as usize);
+                if found != Some(payload) {
+                    let found = found.map_or("nothing".to_owned(), |found| format!("{found:?}"));
+                    let what = format!("offset {offset}, {payload:?}, {why}; now there is {found}");
+                    return Err(Broken::new(promise, what));
+                }
+            }
+        }
+        let distinct: BTreeSet<&Payload> = log.iter().collect();
+        if distinct.len() != log.len() {
+            return Err(Broken::new("P2", format!("a message stands at two offsets: {log:?}")));
+        }
+        for group in groups {
+            let committed = self.view.committed.get(group).copied().unwrap_or(0);
+            let acked = self.acked.get(group).copied().unwrap_or(0);
+            let asked = self.asked.get(group).copied().unwrap_or(0);
+            if committed < acked {
+                let what = format!("group {group} was told ACKED {acked} and goes on at {committed}");
+                return Err(Broken::new("P5", what));
+            }
+            if committed > asked {
+                let what = format!("group {group} goes on at {committed}, but nobody acknowledged more than {asked}");
+                return Err(Broken::new("P6", what));
+            }
+        }
+        Ok(())
+    }
+
+    fn published(&mut self, offset: u64, payload: Payload, level: &str) -> Result<(), Broken> {
+        self.nothing_failed(&format!("OK {offset} {level}"))?;
+        for (promise, known) in [("P2", &self.durable), ("P4", &self.seen)] {
+            if let Some(other) = known.get(&offset).filter(|other| **other != payload) {
+                let what = format!("offset {offset} names {other:?} and was given to {payload:?}");
+                return Err(Broken::new(promise, what));
+            }
+        }
+        if level == "DURABLE" {
+            self.durable.insert(offset, payload.clone());
+        }
+        if level != "ACCEPTED" {
+            self.written.insert(offset, payload);
+        }
+        Ok(())
+    }
+
+    fn nothing_failed(&self, line: &str) -> Result<(), Broken> {
+        if self.a_force_failed {
+            return Err(Broken::new("P10", format!("a force had failed, and then a client was told {line}")));
+        }
+        Ok(())
+    }
+
+    fn delivered(&mut self, offset: u64, payload: &str) -> Result<(), Broken> {
+        let Some(payload) = self.sent.get(payload).cloned() else {
+            return Err(Broken::new("P7", format!("offset {offset} was delivered as {payload:?}, which nobody sent")));
+        };
+        if let Some((last, _)) = self.reply.last()
+            && last + 1 != offset
+        {
+            return Err(Broken::new("P2", format!("offset {offset} was delivered after {last}")));
+        }
+        for (promise, known) in [("P1", &self.durable), ("P4", &self.seen)] {
+            if let Some(other) = known.get(&offset).filter(|other| **other != payload) {
+                let what = format!("offset {offset} is {other:?} and was delivered as {payload:?}");
+                return Err(Broken::new(promise, what));
+            }
+        }
+        self.seen.insert(offset, payload.clone());
+        self.reply.push((offset, payload));
+        Ok(())
+    }
+
+    /// A quiet broker has forced all that it has, and its readers have seen all of it.
+    fn status(&mut self, line: &str) -> Result<(), Broken> {
+        let number = |name: &str| {
+            let field = line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            field.and_then(|value| value.parse::<u64>().ok()).expect("a number in the status")
+        };
+        let (start, durable, written, next) = (number("start"), number("durable"), number("written"), number("next"));
+        let read = self.view.log.len() as u64;
+        if start != 0 || durable != next || written != next || read != next {
+            return Err(Broken::new("P2", format!("readers see {read} messages, and the marks are {line}")));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,296 @@
+//! What the exhaustive mode runs: small client sessions, each made to cross one of the broker's sequences.
+//!
+//! A workload whose states are too many fails instead of being sampled, so each is as small as its story allows. Sizes
+//! are chosen so that frames cross sectors, and segments roll, where they should.
+
+use crate::disk::{POSIX, POSIX_TORN, Profile};
+use plimsoll_core::config::Config;
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    /// Requests of a client, one a line. A payload `name*100` is filled up to 100 bytes.
+    Send(usize, &'static str),
+    /// So many effects are executed.
+    Effects(usize),
+    /// All is executed that can be.
+    Quiet,
+    /// Time passes.
+    Ms(u64),
+    /// An orderly stop.
+    Stop,
+    /// Another process, with everything that the one before left in the page cache.
+    Restart,
+}
+use Step::{Effects, Ms, Quiet, Restart, Send, Stop};
+
+/// A session of clients with a broker, and the disk that it happens on.
+#[derive(Debug)]
+pub struct Workload {
+    /// What it is called on the command line.
+    pub name: &'static str,
+    /// What it is for.
+    pub about: &'static str,
+    /// How many crashes one after the other are gone through, unless somebody asks for another number.
+    pub depth: usize,
+    pub(super) profile: &'static Profile,
+    pub(super) sector_bytes: u32,
+    pub(super) config: fn() -> Config,
+    /// What has happened, without a crash, before the part that is looked at. `None`: not even the first start has.
+    pub(super) before: Option<&'static [Step]>,
+    pub(super) steps: &'static [Step],
+    pub(super) groups: &'static [&'static str],
+    /// Each force in turn fails, in each way of the profile.
+    pub(super) forces_fail: bool,
+    /// After each crash with nothing under way each byte on the disk rots in turn.
+    pub(super) rots: bool,
+}
+
+const PLAIN: Workload = Workload {
+    name: "",
+    about: "",
+    depth: 2,
+    profile: &POSIX,
+    sector_bytes: 512,
+    config: tiny,
+    before: Some(&[Send(0, "PUB DURABLE m0\n"), Quiet]),
+    steps: &[],
+    groups: &[],
+    forces_fail: false,
+    rots: false,
+};
+
+fn tiny() -> Config {
+    Config {
+        segment_bytes: 512,
+        space_ahead: 0,
+        gather_ns_max: 0,
+        ballast_bytes: 0,
+        idle_anchor_ms: 10,
+        recent_bytes: 1 << 16,
+        ..Config::default()
+    }
+}
+
+fn roomy() -> Config {
+    Config { segment_bytes: 4096, ..tiny() }
+}
+
+fn ahead() -> Config {
+    Config { segment_bytes: 1024, space_ahead: 512, ..tiny() }
+}
+
+fn tail_copied_alone() -> Config {
+    Config { copy_whole_bytes_max: 0, ..roomy() }
+}
+
+fn padded() -> Config {
+    Config { pad_forces: 512, ..roomy() }
+}
+
+/// All of them, in the order in which they are run.
+pub static WORKLOADS: [Workload; 13] = [
+    Workload {
+        name: "levels",
+        about: "publish at mixed levels with group commit, readers at the line",
+        steps: &[
+            Send(0, "PUB WRITTEN w1\n"),
+            Send(1, "PUB DURABLE d1\n"),
+            Send(2, "PUB ACCEPTED a1\n"),
+            Effects(1),
+            Send(3, "READ 0 100\n"),
+            Send(4, "FETCH g 100 0\n"),
+            Send(0, "PUB WRITTEN w2\n"),
+            Effects(1),
+            Send(1, "PUB DURABLE d2\n"),
+            Send(3, "READ 0 100\n"),
+            Send(4, "FETCH g 100 0\n"),
+            Effects(2),
+            Send(3, "READ 0 100\n"),
+            Send(4, "FETCH g 100 0\n"),
+            Quiet,
+        ],
+        groups: &["g"],
+        ..PLAIN
+    },
+    Workload {
+        name: "batch",
+        about: "a batch over several sectors: a power loss leaves good-bad-good",
+        config: roomy,
+        steps: &[Send(0, "PUB WRITTEN w1*400\nPUB ACCEPTED a1*400\n"), Quiet, Send(0, "PUB DURABLE d1*300\n"), Quiet],
+        ..PLAIN
+    },
+    Workload {
+        name: "roll",
+        about: "publish across a roll",
+        depth: 3,
+        before: Some(&[Send(0, "PUB DURABLE m0*365\n"), Quiet]),
+        steps: &[
+            Send(0, "PUB DURABLE d1\n"),
+            Send(1, "PUB ACCEPTED a1\n"),
+            Send(2, "PUB WRITTEN w1\n"),
+            Send(0, "PUB DURABLE d2\n"),
+            Quiet,
+            Send(0, "PUB DURABLE d3\n"),
+            Quiet,
+        ],
+        ..PLAIN
+    },
+    Workload {
+        name: "roll-under-load",
+        about: "a roll in which every producer waits, and another one behind it",
+        before: Some(&[Send(0, "PUB DURABLE m0*300\n"), Quiet]),
+        steps: &[Send(0, "PUB WRITTEN w1*200\nPUB DURABLE d1*200\n"), Send(1, "PUB DURABLE d2*200\n"), Quiet],
+        ..PLAIN
+    },
+    Workload {
+        name: "ahead",
+        about: "publish into space that is zero-written ahead, up to a roll that cuts the rest",
+        config: ahead,
+        before: Some(&[]),
+        steps: &[
+            Send(0, "PUB DURABLE d1*300\n"),
+            Send(1, "PUB WRITTEN w1\n"),
+            Quiet,
+            Send(0, "PUB DURABLE d2*300\n"),
+            Quiet,
+            Send(0, "PUB DURABLE d3*300\n"),
+            Quiet,
+        ],
+        ..PLAIN
+    },
+    Workload {
+        name: "acks",
+        about: "fetch and acknowledge, twice, one ACK behind another, one of what was not delivered",
+        before: Some(&[Send(0, "PUB DURABLE m0\nPUB DURABLE m1\nPUB DURABLE m2\n"), Quiet]),
+        steps: &[
+            Send(1, "FETCH g 2 0\n"),
+            Quiet,
+            Send(1, "ACK g 0\n"),
+            Effects(2),
+            Send(1, "ACK g 1\nACK g 2\n"),
+            Quiet,
+            Send(2, "FETCH h 1 0\nACK h 0\n"),
+            Quiet,
+        ],
+        groups: &["g", "h"],
+        ..PLAIN
+    },
+    Workload {
+        name: "anchors",
+        about: "a moment of idleness, a clean stop",
+        depth: 3,
+        steps: &[
+            Send(0, "PUB DURABLE m1\n"),
+            Quiet,
+            Ms(20),
+            Quiet,
+            Send(0, "PUB DURABLE m2\nPUB ACCEPTED a1\n"),
+            Effects(3),
+            Stop,
+            Quiet,
+        ],
+        ..PLAIN
+    },
+    Workload {
+        name: "second-life",
+        about: "a clean stop, and a process that goes on where it ended, in the space that stands ready",
+        config: ahead,
+        steps: &[
+            Send(0, "PUB ACCEPTED a1\nPUB DURABLE d1\n"),
+            Quiet,
+            Stop,
+            Quiet,
+            Restart,
+            Quiet,
+            Send(0, "PUB WRITTEN w2*300\nPUB DURABLE d2*300\n"),
+            Quiet,
+        ],
+        ..PLAIN
+    },
+    Workload {
+        name: "tail",
+        about: "the doubtful tail goes into a segment of its own",
+        config: tail_copied_alone,
+        steps: &[
+            Send(0, "PUB DURABLE m1\n"),
+            Quiet,
+            Send(0, "PUB WRITTEN w1*440\nPUB WRITTEN w2\n"),
+            Send(1, "PUB DURABLE m2\n"),
+            Quiet,
+        ],
+        ..PLAIN
+    },
+    Workload {
+        name: "padded",
+        about: "padded forces on a device without power-safe overwrite",
+        profile: &POSIX_TORN,
+        config: padded,
+        steps: &[Send(0, "PUB DURABLE m1\n"), Send(1, "PUB WRITTEN w1\n"), Quiet, Send(0, "PUB DURABLE m2\n"), Quiet],
+        ..PLAIN
+    },
+    Workload {
+        name: "first-start",
+        about: "an empty directory becomes a data directory",
+        sector_bytes: 4096,
+        before: None,
+        steps: &[Quiet, Send(0, "PUB DURABLE m0\n"), Quiet],
+        ..PLAIN
+    },
+    Workload {
+        name: "failed-force",
+        about: "each force fails once, in each way; the next process does not believe the page cache",
+        before: Some(&[Send(0, "PUB DURABLE m0*320\n"), Quiet]),
+        steps: &[
+            Send(0, "PUB WRITTEN w1\n"),
+            Quiet,
+            Send(1, "PUB DURABLE m1*100\n"),
+            Quiet,
+            Send(1, "FETCH g 1 0\nACK g 0\n"),
+            Quiet,
+            Send(1, "PUB DURABLE m2*60\n"),
+            Quiet,
+        ],
+        groups: &["g"],
+        forces_fail: true,
+        ..PLAIN
+    },
+    Workload {
+        name: "rot",
+        about: "a bit of any byte rots after a crash: it is noticed, or it does not matter",
+        depth: 1,
+        steps: &[
+            Send(0, "PUB DURABLE m1\n"),
+            Quiet,
+            Send(0, "PUB DURABLE m2\n"),
+            Quiet,
+            Send(1, "FETCH g 3 0\nACK g 0\n"),
+            Quiet,
+            Send(0, "PUB DURABLE m3\n"),
+            Quiet,
+            Send(0, "PUB ACCEPTED a1\n"),
+            Quiet,
+        ],
+        groups: &["g"],
+        rots: true,
+        ..PLAIN
+    },
+];
+
+/// The requests as they are sent: `name*100` becomes a payload of 100 bytes.
+pub(super) fn written_out(requests: &str) -> String {
+    let mut out = String::new();
+    for line in requests.lines() {
+        match line.rsplit_once('*') {
+            Some((start, size)) => {
+                let name = start.rsplit(' ').next().unwrap_or_default().len();
+                let size: usize = size.parse().expect("a size behind the star");
+                out.push_str(start);
+                out.push_str(&"-".repeat(size.saturating_sub(name)));
+            }
+            None => out.push_str(line),
+        }
+        out.push('\n');
+    }
+    out
+}

@@ -1,0 +1,396 @@
+//! The reference broker: maps and vectors, no disk. It says which outcomes are legal, and shares no code with the real one.
+//!
+//! It is told what was asked, what was answered, and how the process ended; every answer is held against what came
+//! before. A request without an answer is *indeterminate*: it may have happened or not, at most once and whole.
+
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A promise that was not kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Broken {
+    /// `P1` … `P17`.
+    pub promise: &'static str,
+    /// What was seen, and what it contradicts.
+    pub words: String,
+}
+
+/// Shorthand for a check.
+pub type Check = Result<(), Broken>;
+
+pub(crate) fn broken<T>(promise: &'static str, words: String) -> Result<T, Broken> {
+    Err(Broken { promise, words })
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// It was stopped, and said that all was forced.
+    Stopped,
+    /// It was killed, or ended by itself after a failure; the page cache is still there.
+    Killed {
+        /// Whether a force or a write had failed: then the cache is not to be believed (P10).
+        after_failure: bool,
+    },
+    /// The power went.
+    PowerLost,
+}
+
+/// What became of one request to publish.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// It was not answered: it may be stored once, or not.
+    Unanswered,
+    /// It was answered by an error: nothing of it may be stored.
+    Refused,
+    /// It was given this offset, so it can be stored there and nowhere else.
+    Named(u64),
+}
+
+/// One request to publish: every one has a payload of its own.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// Where to.
+    pub topic: String,
+    /// The value.
+    pub payload: Bytes,
+    /// The key.
+    pub key: Option<Vec<u8>>,
+    /// The headers.
+    pub headers: Vec<(Vec<u8>, Vec<u8>)>,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+/// One topic's log, as far as clients know it.
+#[derive(Clone, Debug, Default)]
+pub struct Log {
+    /// Whether it is there for sure.
+    pub exists: bool,
+    /// Which attempt each offset names, as far as that is known.
+    names: BTreeMap<u64, usize>,
+    /// Everything below was acknowledged DURABLE or delivered: it never changes and never goes (P1, P4).
+    pub firm_end: u64,
+    /// Everything below was acknowledged WRITTEN: a killed process leaves it.
+    written_end: u64,
+    /// Everything below was acknowledged at all: a clean stop keeps it.
+    claimed_end: u64,
+    /// What the last end of a process had to leave: no offset below is given again.
+    floor: u64,
+    /// The groups.
+    pub groups: BTreeMap<String, Group>,
+}
+
+/// A group's committed offset: every value that it had for sure, and what was asked for and not answered.
+#[derive(Clone, Debug)]
+pub struct Group {
+    history: Vec<u64>,
+    open: Vec<Open>,
+    /// Offsets that were sent to it.
+    pub delivered: BTreeSet<u64>,
+    /// Whether a SEEK may have skipped some.
+    pub was_sought: bool,
+}
+
+/// An ACK or SEEK without an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Open {
+    /// Names it.
+    pub id: u64,
+    /// What it asked for; `None`: any offset (the end, a time).
+    pub value: Option<u64>,
+    /// Whether it may move the offset back.
+    pub seek: bool,
+    /// Which life of the process it was sent to.
+    pub life: u32,
+    /// Its connection is gone: it has been taken up by now, or never will be.
+    pub abandoned: bool,
+}
+
+impl Default for Group {
+    fn default() -> Group {
+        Group { history: vec![0], open: Vec::new(), delivered: BTreeSet::new(), was_sought: false }
+    }
+}
+
+impl Group {
+    /// Where its history stands; for [`Group::observe`].
+    pub fn moment(&self) -> usize {
+        self.history.len() - 1
+    }
+
+    /// A request that may change it has been sent.
+    pub fn asked(&mut self, open: Open) {
+        self.was_sought |= open.seek;
+        self.open.push(open);
+    }
+
+    /// It was refused: it did nothing.
+    pub fn refused(&mut self, id: u64) {
+        self.open.retain(|open| open.id != id);
+    }
+
+    /// Its connection is gone.
+    pub fn abandoned(&mut self, id: u64) {
+        for open in self.open.iter_mut().filter(|open| open.id == id) {
+            open.abandoned = true;
+        }
+    }
+
+    /// Whether the committed offset can have been `value` at some moment since `moment`.
+    pub fn may_be(&self, value: u64, moment: usize) -> bool {
+        self.history[moment..].contains(&value)
+            || self.open.iter().any(|open| open.value.is_none_or(|asked| asked == value))
+    }
+
+    /// The highest offset that may have been committed at some moment since `moment`; `None`: no bound is known.
+    pub fn highest(&self, moment: usize) -> Option<u64> {
+        let mut highest = *self.history[moment..].iter().max().expect("never empty");
+        for open in &self.open {
+            highest = highest.max(open.value?);
+        }
+        Some(highest)
+    }
+
+    /// An answer showed the committed offset (P5).
+    pub fn observe(&mut self, what: &str, value: u64, moment: usize) -> Check {
+        if !self.may_be(value, moment) {
+            let asked: BTreeSet<u64> = self.open.iter().filter_map(|open| open.value).collect();
+            return broken(
+                "P5",
+                format!(
+                    "the committed offset of {what} is {value}, but {} was acknowledged{}",
+                    self.history.last().expect("never empty"),
+                    if asked.is_empty() { String::new() } else { format!(" and only {asked:?} asked for") }
+                ),
+            );
+        }
+        // An answer may show what held when its question was taken up, and be told behind a later one.
+        if !self.history[moment..].contains(&value) {
+            let before = *self.history.last().expect("never empty");
+            self.history.push(value);
+            // While SEEKs are under way nothing says which of the two came first.
+            if let Some(seek) = self.open.iter().find(|open| open.seek).copied() {
+                self.open.push(Open { id: 0, value: Some(before), seek: false, abandoned: true, ..seek });
+            }
+        }
+        // An ACK never moves it back, so one below that has been taken up has no effect any more.
+        if !self.open.iter().any(|open| open.seek) {
+            self.open.retain(|open| !open.abandoned || open.value.is_some_and(|asked| asked > value));
+        }
+        Ok(())
+    }
+
+    /// The answer to a request that changed it: `value` is what holds now.
+    pub fn answered(&mut self, what: &str, id: u64, value: u64, moment: usize) -> Check {
+        let is_news = self.history.len() - 1 == moment;
+        self.observe(what, value, moment)?;
+        if is_news || self.history.last() == Some(&value) {
+            if self.history.last() != Some(&value) {
+                self.history.push(value);
+            }
+            self.refused(id);
+        } else {
+            // Something else was seen since it was sent: it may have been taken up before that or after.
+            for open in self.open.iter_mut().filter(|open| open.id == id) {
+                (open.value, open.abandoned) = (Some(value), true);
+            }
+        }
+        Ok(())
+    }
+
+    /// In a new life what was asked in an earlier one has happened or not: once the outcome has been seen, it is settled.
+    pub fn settle_before(&mut self, life: u32) {
+        self.open.retain(|open| open.life >= life);
+    }
+}
+
+/// Everything that the reference broker knows.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    /// The logs by name.
+    pub logs: BTreeMap<String, Log>,
+    /// Every request to publish, by the number in its payload.
+    pub attempts: Vec<Attempt>,
+}
+
+impl Model {
+    /// The log of a topic.
+    pub fn log(&mut self, topic: &str) -> &mut Log {
+        self.logs.entry(topic.to_owned()).or_default()
+    }
+
+    /// A message was answered `OK <offset> <level>`.
+    pub fn published(&mut self, number: usize, offset: u64, level: &str) -> Check {
+        let attempt = &mut self.attempts[number];
+        let topic = attempt.topic.clone();
+        let log = self.logs.entry(topic.clone()).or_default();
+        if offset < log.floor {
+            return broken(
+                "P1",
+                format!(
+                    "{topic} gave offset {offset} to message {number}, though everything below {} had to survive",
+                    log.floor
+                ),
+            );
+        }
+        attempt.fate = Fate::Named(offset);
+        name(log, &topic, offset, number, "P2")?;
+        let end = offset + 1;
+        log.claimed_end = log.claimed_end.max(end);
+        match level {
+            "DURABLE" => log.firm_end = log.firm_end.max(end),
+            "WRITTEN" => log.written_end = log.written_end.max(end),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A reader was sent a message: from now on it stands.
+    pub fn delivered(&mut self, topic: &str, offset: u64, value: &[u8]) -> Result<usize, Broken> {
+        let found = number_in(value).filter(|number| self.attempts.get(*number).is_some_and(|a| a.payload == value));
+        let Some(number) = found else {
+            let shown = String::from_utf8_lossy(&value[..value.len().min(40)]).into_owned();
+            return broken(
+                "P4",
+                format!(
+                    "offset {offset} of {topic} was delivered as {} bytes that nobody published: {shown:?}",
+                    value.len()
+                ),
+            );
+        };
+        let attempt = &self.attempts[number];
+        if attempt.topic != topic {
+            return broken(
+                "P2",
+                format!("message {number} went to {} and is delivered from {topic} at {offset}", attempt.topic),
+            );
+        }
+        match attempt.fate {
+            Fate::Refused => {
+                return broken(
+                    "P11",
+                    format!("message {number} was refused, but {topic} delivers it at offset {offset}"),
+                );
+            }
+            Fate::Named(named) if named != offset => {
+                return broken(
+                    "P2",
+                    format!("message {number} of {topic} was stored at {named} and is delivered at {offset}"),
+                );
+            }
+            _ => {}
+        }
+        self.attempts[number].fate = Fate::Named(offset);
+        let log = self.log(topic);
+        let promise = if offset < log.firm_end { "P1" } else { "P2" };
+        name(log, topic, offset, number, promise)?;
+        log.firm_end = log.firm_end.max(offset + 1);
+        log.claimed_end = log.claimed_end.max(log.firm_end);
+        Ok(number)
+    }
+
+    /// The process has ended.
+    pub fn ended(&mut self, end: End) {
+        for log in self.logs.values_mut() {
+            let kept = match end {
+                End::Stopped => log.firm_end.max(log.claimed_end),
+                End::Killed { after_failure: false } => log.firm_end.max(log.written_end),
+                End::Killed { after_failure: true } | End::PowerLost => log.firm_end,
+            };
+            if end == End::Stopped {
+                log.firm_end = kept;
+            }
+            (log.written_end, log.claimed_end, log.floor) = (kept, kept, kept);
+            log.names.split_off(&kept);
+        }
+    }
+
+    /// Recovery says that it is done: what it kept, it has forced.
+    pub fn ready(&mut self) {
+        self.log("default").exists = true;
+        for log in self.logs.values_mut() {
+            log.firm_end = log.firm_end.max(log.floor);
+        }
+    }
+}
+
+/// An offset names one message, and stays with it.
+fn name(log: &mut Log, topic: &str, offset: u64, number: usize, promise: &'static str) -> Check {
+    match log.names.insert(offset, number) {
+        Some(before) if before != number => broken(
+            promise,
+            format!("offset {offset} of {topic} is message {number}, but it was message {before} before"),
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// The number that a payload begins with: `m<number>.`
+fn number_in(value: &[u8]) -> Option<usize> {
+    let digits = value.strip_prefix(b"m")?;
+    let end = digits.iter().position(|byte| *byte == b'.')?;
+    std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model_with(messages: usize) -> Model {
+        let attempt = |n: usize| Attempt {
+            topic: "t".into(),
+            payload: format!("m{n}.").into_bytes().into(),
+            key: None,
+            headers: Vec::new(),
+            fate: Fate::Unanswered,
+        };
+        Model { attempts: (0..messages).map(attempt).collect(), ..Model::default() }
+    }
+
+    #[test]
+    fn each_level_survives_what_it_says() {
+        for (end, kept) in [
+            (End::PowerLost, 1),
+            (End::Killed { after_failure: true }, 1),
+            (End::Killed { after_failure: false }, 2),
+            (End::Stopped, 3),
+        ] {
+            let mut model = model_with(4);
+            for (n, level) in ["DURABLE", "WRITTEN", "ACCEPTED"].into_iter().enumerate() {
+                model.published(n, n as u64, level).expect("legal");
+            }
+            model.ended(end);
+            model.ready();
+            assert_eq!(model.log("t").firm_end, kept, "{end:?}");
+            // The next offset names the next message, but one that had to survive can't be given again.
+            assert_eq!(model.clone().published(3, kept, "DURABLE"), Ok(()));
+            assert_eq!(model.published(3, kept - 1, "DURABLE").expect_err("reused").promise, "P1");
+        }
+    }
+
+    #[test]
+    fn what_was_delivered_never_changes_and_is_stored_once() {
+        let mut model = model_with(3);
+        model.delivered("t", 0, b"m0.").expect("legal");
+        model.ended(End::PowerLost);
+        assert_eq!(model.delivered("t", 0, b"m1.").expect_err("changed").promise, "P1");
+        assert_eq!(model.delivered("t", 1, b"m0.").expect_err("twice").promise, "P2");
+        assert_eq!(model.delivered("t", 1, b"m2.x").expect_err("wrong bytes").promise, "P4");
+        model.attempts[2].fate = Fate::Refused;
+        assert_eq!(model.delivered("t", 1, b"m2.").expect_err("refused").promise, "P11");
+    }
+
+    #[test]
+    fn a_committed_offset_is_one_that_was_asked_for() {
+        let mut group = Group::default();
+        let ack = |id, value| Open { id, value: Some(value), seek: false, life: 1, abandoned: false };
+        group.asked(ack(1, 5));
+        assert!(group.observe("g", 3, 0).is_err());
+        group.observe("g", 0, 0).expect("not yet");
+        group.answered("g", 1, 5, 0).expect("as asked");
+        let now = group.moment();
+        assert_eq!(group.observe("g", 0, now).expect_err("backwards").promise, "P5");
+        group.observe("g", 0, now - 1).expect("an answer to an earlier question");
+    }
+}

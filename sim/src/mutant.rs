@@ -1,0 +1,338 @@
+//! Effect mutants: what a broker with a bug would say, made from what the real one says, without a rebuild.
+//!
+//! A checker that can't fail is worth nothing. Each mutant drops, answers early, misplaces or reorders one kind of effect;
+//! each has to be caught, by the promise that it breaks.
+
+use plimsoll_core::config::Config;
+use plimsoll_core::effect::{Effect, EffectId, FileId, IoError, Outcome, ReplyPart};
+#[cfg(feature = "planted")]
+use plimsoll_core::planted::Planted;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What becomes of an effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// The disk gets it.
+    AsItIs,
+    /// Nobody gets it, and it is answered as done.
+    Lost,
+    /// It is answered as done before it is.
+    AnsweredEarly,
+}
+
+/// One way in which a broker may be wrong.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Mutant {
+    /// A segment is never forced.
+    DropForceOfSegment,
+    /// The watermark file is never forced.
+    DropForceOfWatermark,
+    /// A `.tmp` file is renamed without having been forced.
+    DropForceOfTmp,
+    /// A directory is never forced.
+    DropForceDir,
+    /// The directory of the segments is not forced after a roll.
+    DropForceDirOfLog,
+    /// The data directory's parent is not forced.
+    DropForceDirOfParent,
+    /// A force of a segment is answered before it is done.
+    AnswerForceEarly,
+    /// A write to a segment is answered before it is done.
+    AnswerWriteEarly,
+    /// A directory force is answered before it is done.
+    AnswerForceDirEarly,
+    /// The write of a slot is answered, and never done.
+    DropSlot,
+    /// Messages are written 7 bytes further.
+    Misplace,
+    /// One message write in eight is lost.
+    DropWrite,
+    /// The force goes down before the write that it is for.
+    ForceBeforeWrite,
+    /// The force goes to the watermark file instead of the segment.
+    ForceTheWrongFile,
+    /// The copy of the doubtful tail never gets its name.
+    DropRenameOfTail,
+    /// A segment's unused space is cut off too late: not at all.
+    DropCut,
+    /// The rename of a group's offset is lost.
+    DropRenameOfGroup,
+    /// One byte of each message write is another.
+    FlipByte,
+    /// The reply names one offset too much.
+    WrongOffsetInReply,
+    /// One reply in eight is sent twice.
+    ReplyTwice,
+    /// One reply in eight is not sent.
+    DropReply,
+    /// A failed force is taken for a good one.
+    SwallowForceFailure,
+    /// One publish in eight that is stored is refused.
+    RefuseWhatIsStored,
+    /// The second of several messages is not delivered.
+    SkipMessage,
+    /// The first message of a delivery is not delivered.
+    SkipFirstMessage,
+    /// A bug in the broker's own source.
+    #[cfg(feature = "planted")]
+    Planted(Planted),
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Mutant; 25] = [
+        Mutant::DropForceOfSegment,
+        Mutant::DropForceOfWatermark,
+        Mutant::DropForceOfTmp,
+        Mutant::DropForceDir,
+        Mutant::DropForceDirOfLog,
+        Mutant::DropForceDirOfParent,
+        Mutant::AnswerForceEarly,
+        Mutant::AnswerWriteEarly,
+        Mutant::AnswerForceDirEarly,
+        Mutant::DropSlot,
+        Mutant::Misplace,
+        Mutant::DropWrite,
+        Mutant::ForceBeforeWrite,
+        Mutant::ForceTheWrongFile,
+        Mutant::DropRenameOfTail,
+        Mutant::DropCut,
+        Mutant::DropRenameOfGroup,
+        Mutant::FlipByte,
+        Mutant::WrongOffsetInReply,
+        Mutant::ReplyTwice,
+        Mutant::DropReply,
+        Mutant::SwallowForceFailure,
+        Mutant::RefuseWhatIsStored,
+        Mutant::SkipMessage,
+        Mutant::SkipFirstMessage,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> String {
+        #[cfg(feature = "planted")]
+        if let Mutant::Planted(bug) = self {
+            return format!("planted-{}", kebab(&format!("{bug:?}")));
+        }
+        kebab(&format!("{self:?}"))
+    }
+
+    /// The mutant of that name.
+    pub fn named(name: &str) -> Option<Mutant> {
+        #[cfg(feature = "planted")]
+        if let Some(bug) = Planted::ALL.iter().map(|(bug, _)| Mutant::Planted(*bug)).find(|bug| bug.name() == name) {
+            return Some(bug);
+        }
+        Mutant::ALL.into_iter().find(|mutant| mutant.name() == name)
+    }
+}
+
+fn kebab(words: &str) -> String {
+    let mut name = String::new();
+    for c in words.chars() {
+        if c.is_ascii_uppercase() && !name.is_empty() {
+            name.push('-');
+        }
+        name.push(c.to_ascii_lowercase());
+    }
+    name
+}
+
+/// A mutant at work, or none.
+#[derive(Debug, Default)]
+pub struct Mutation {
+    mutant: Option<Mutant>,
+    seen: u64,
+    answered: BTreeSet<EffectId>,
+    watermarks: BTreeMap<String, FileId>,
+}
+
+impl Mutation {
+    /// The broker as it is.
+    pub fn none() -> Mutation {
+        Mutation::default()
+    }
+
+    /// A broker with this bug.
+    pub fn of(mutant: Mutant) -> Mutation {
+        Mutation { mutant: Some(mutant), ..Mutation::default() }
+    }
+
+    /// Gives the broker its bug, where that is one of its own source.
+    pub(crate) fn plant(&self, config: &mut Config) {
+        #[cfg(feature = "planted")]
+        if let Some(Mutant::Planted(bug)) = self.mutant {
+            config.planted = Some(bug);
+        }
+        let _ = config;
+    }
+
+    /// Whether this effect's completion has been told already, so that its real one is not told.
+    pub(crate) fn was_answered(&mut self, id: EffectId) -> bool {
+        // The first completion is the early one.
+        if self.answered.remove(&id) {
+            self.answered.insert(EffectId(id.0 | 1 << 63));
+            return false;
+        }
+        self.answered.remove(&EffectId(id.0 | 1 << 63))
+    }
+
+    /// What the broker is told of how an effect ended.
+    pub(crate) fn told(&self, effect: &Effect, result: Result<Outcome, IoError>) -> Result<Outcome, IoError> {
+        match (self.mutant, effect) {
+            (Some(Mutant::SwallowForceFailure), Effect::Force { .. } | Effect::ForceDir { .. }) => Ok(Outcome::Done),
+            _ => result,
+        }
+    }
+
+    /// What becomes of what the broker said.
+    pub(crate) fn mutate(
+        &mut self,
+        said: Vec<(EffectId, Effect)>,
+        files: &BTreeMap<FileId, String>,
+    ) -> Vec<(EffectId, Effect, Fate)> {
+        let Some(mutant) = self.mutant else {
+            return said.into_iter().map(|(id, effect)| (id, effect, Fate::AsItIs)).collect();
+        };
+        let mut out = Vec::new();
+        for (id, effect) in said {
+            let (effect, fate) = self.one(mutant, effect, files);
+            if fate == Fate::AnsweredEarly {
+                self.answered.insert(id);
+            }
+            if mutant == Mutant::ReplyTwice
+                && let Effect::Reply { .. } = &effect
+            {
+                self.seen += 1;
+                if self.seen.is_multiple_of(8) {
+                    out.push((id, effect.clone(), Fate::AsItIs));
+                }
+            }
+            out.push((id, effect, fate));
+        }
+        if mutant == Mutant::ForceBeforeWrite {
+            for at in 1..out.len() {
+                let same = match (&out[at - 1].1, &out[at].1) {
+                    (Effect::Write { file: a, .. }, Effect::Force { file: b }) => a == b,
+                    _ => false,
+                };
+                if same {
+                    out.swap(at - 1, at);
+                }
+            }
+        }
+        out
+    }
+
+    fn one(&mut self, mutant: Mutant, effect: Effect, files: &BTreeMap<FileId, String>) -> (Effect, Fate) {
+        let path = match &effect {
+            Effect::Write { file, .. } | Effect::Force { file } | Effect::Truncate { file, .. } => {
+                files.get(file).cloned().unwrap_or_default()
+            }
+            Effect::ForceDir { dir } => dir.clone(),
+            Effect::Rename { from, .. } => from.clone(),
+            _ => String::new(),
+        };
+        let segment = path.ends_with(".log");
+        if let (Effect::Open { file, path } | Effect::Create { file, path }, true) = (
+            &effect,
+            matches!(&effect, Effect::Open { path, .. } | Effect::Create { path, .. } if path.ends_with("/watermark")),
+        ) {
+            self.watermarks.insert(path.trim_end_matches("/watermark").to_owned(), *file);
+        }
+        let keep_or = |fate: Fate, hit: bool| if hit { fate } else { Fate::AsItIs };
+        let (is_write, is_force) = (matches!(effect, Effect::Write { .. }), matches!(effect, Effect::Force { .. }));
+        let is_force_dir = matches!(effect, Effect::ForceDir { .. });
+        let is_rename = matches!(effect, Effect::Rename { .. });
+        let fate = match mutant {
+            Mutant::DropForceOfSegment => keep_or(Fate::Lost, is_force && segment),
+            Mutant::DropForceOfWatermark => keep_or(Fate::Lost, is_force && path.ends_with("/watermark")),
+            Mutant::DropForceOfTmp => keep_or(Fate::Lost, is_force && path.ends_with(".tmp")),
+            Mutant::DropForceDir => keep_or(Fate::Lost, is_force_dir),
+            Mutant::DropForceDirOfLog => keep_or(Fate::Lost, is_force_dir && path.ends_with("/log")),
+            Mutant::DropForceDirOfParent => keep_or(Fate::Lost, is_force_dir && path == ".."),
+            Mutant::AnswerForceEarly => keep_or(Fate::AnsweredEarly, is_force && segment),
+            Mutant::AnswerWriteEarly => keep_or(Fate::AnsweredEarly, is_write && segment),
+            Mutant::AnswerForceDirEarly => keep_or(Fate::AnsweredEarly, is_force_dir),
+            Mutant::DropSlot => keep_or(Fate::Lost, is_write && path.ends_with("/watermark")),
+            Mutant::DropWrite => {
+                self.seen += u64::from(is_write && segment);
+                keep_or(Fate::Lost, is_write && segment && self.seen.is_multiple_of(8))
+            }
+            Mutant::DropRenameOfTail => keep_or(Fate::Lost, is_rename && path.ends_with(".log.tmp")),
+            Mutant::DropRenameOfGroup => keep_or(Fate::Lost, is_rename && path.ends_with(".offset.tmp")),
+            Mutant::DropCut => keep_or(Fate::Lost, matches!(effect, Effect::Truncate { .. })),
+            Mutant::DropReply => {
+                let is_reply = matches!(effect, Effect::Reply { .. });
+                self.seen += u64::from(is_reply);
+                keep_or(Fate::Lost, is_reply && self.seen.is_multiple_of(8))
+            }
+            _ => Fate::AsItIs,
+        };
+        let effect = match (mutant, effect) {
+            (Mutant::Misplace, Effect::Write { file, position, bytes }) if segment => {
+                Effect::Write { file, position: position + 7, bytes }
+            }
+            (Mutant::FlipByte, Effect::Write { file, position, bytes }) if segment => {
+                let mut changed = bytes.to_vec();
+                let middle = changed.len() / 2;
+                changed[middle] ^= 0x20;
+                Effect::Write { file, position, bytes: changed.into() }
+            }
+            (Mutant::ForceTheWrongFile, Effect::Force { file }) if segment => {
+                let topic = path.split("/log/").next().unwrap_or_default();
+                Effect::Force { file: self.watermarks.get(topic).copied().unwrap_or(file) }
+            }
+            (Mutant::WrongOffsetInReply, Effect::Reply { connection, part }) => {
+                Effect::Reply { connection, part: wrong_offset(part) }
+            }
+            (Mutant::SkipMessage, Effect::Reply { connection, part }) => {
+                Effect::Reply { connection, part: skip_message(part, 1) }
+            }
+            (Mutant::SkipFirstMessage, Effect::Reply { connection, part }) => {
+                Effect::Reply { connection, part: skip_message(part, 0) }
+            }
+            (Mutant::RefuseWhatIsStored, Effect::Reply { connection, part }) => {
+                self.seen += 1;
+                let part = if self.seen.is_multiple_of(8) { refused(part) } else { part };
+                Effect::Reply { connection, part }
+            }
+            (_, effect) => effect,
+        };
+        (effect, fate)
+    }
+}
+
+/// Leaves a message out of a reply that is nothing but messages of one line each.
+fn skip_message(part: ReplyPart, skipped: usize) -> ReplyPart {
+    let ReplyPart::Bytes(bytes) = &part else { return part };
+    let text = String::from_utf8_lossy(bytes);
+    let mut lines: Vec<&str> = text.lines().collect();
+    let Some(count) = lines.pop().and_then(|end| end.strip_prefix("END ")?.parse::<usize>().ok()) else { return part };
+    if count != lines.len() || skipped + 1 >= count || !lines.iter().all(|line| line.starts_with("MSG ")) {
+        return part;
+    }
+    lines.remove(skipped);
+    ReplyPart::Bytes(format!("{}\nEND {}\n", lines.join("\n"), count - 1).into_bytes().into())
+}
+
+fn refused(part: ReplyPart) -> ReplyPart {
+    match &part {
+        ReplyPart::Bytes(bytes)
+            if bytes.starts_with(b"OK ") && bytes.iter().filter(|byte| **byte == b'\n').count() == 1 =>
+        {
+            ReplyPart::Bytes("ERR QUEUE_FULL not really\n".into())
+        }
+        _ => part,
+    }
+}
+
+fn wrong_offset(part: ReplyPart) -> ReplyPart {
+    let ReplyPart::Bytes(bytes) = &part else { return part };
+    let text = String::from_utf8_lossy(bytes);
+    let changed = text.strip_prefix("OK ").and_then(|rest| {
+        let (offset, rest) = rest.split_once(' ')?;
+        Some(format!("OK {} {rest}", offset.parse::<u64>().ok()? + 1))
+    });
+    changed.map_or(part.clone(), |text| ReplyPart::Bytes(text.into_bytes().into()))
+}

@@ -1,0 +1,125 @@
+//! Where a topic's log ends on the platter, and in the page cache, read from the simulated disk itself.
+//!
+//! Both views are read with core's frame decoder and nothing else of core: an answer is held against what is really
+//! there, not against what the broker believes.
+
+use crate::disk::SimDisk;
+use plimsoll_core::log::topic_file::TopicToml;
+use plimsoll_core::record::{self, Decoded, LogId, Salt};
+
+const READ_BYTES: u64 = 8 << 10;
+
+/// Which of the two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Depth {
+    /// What the process sees.
+    Cache,
+    /// What no power loss can take.
+    Platter,
+}
+
+/// A reading of one topic's log that goes on where it stopped.
+#[derive(Clone, Debug)]
+pub(crate) struct LogView {
+    depth: Depth,
+    dir: String,
+    log_id: Option<LogId>,
+    /// The segment that is being read.
+    base: Option<u64>,
+    position: u64,
+    end: u64,
+}
+
+impl LogView {
+    pub(crate) fn new(depth: Depth, topic: &str) -> LogView {
+        let dir = format!("topics/{topic}");
+        LogView { depth, dir, log_id: None, base: None, position: 0, end: 0 }
+    }
+
+    /// The offset behind the last whole frame without a hole before it, if it is below `wanted` read anew.
+    pub(crate) fn end(&mut self, disk: &SimDisk, wanted: u64) -> u64 {
+        while self.end < wanted && self.advance(disk) {}
+        self.end
+    }
+
+    /// The salt of the newest segment, which no client may learn.
+    pub(crate) fn active_salt(&mut self, disk: &SimDisk) -> Option<Salt> {
+        let newest = self.bases(disk).into_iter().max()?;
+        Some(Salt::new(&self.log_id(disk)?, newest))
+    }
+
+    /// Reads one piece; says whether there was anything new.
+    fn advance(&mut self, disk: &SimDisk) -> bool {
+        let Some(log_id) = self.log_id(disk) else { return false };
+        let base = match self.base {
+            Some(base) => base,
+            None => match self.bases(disk).into_iter().min() {
+                Some(base) => {
+                    (self.base, self.position, self.end) = (Some(base), 0, base);
+                    base
+                }
+                None => return false,
+            },
+        };
+        let salt = Salt::new(&log_id, base);
+        let path = format!("{}/log/{base:020}.log", self.dir);
+        let mut length = READ_BYTES;
+        loop {
+            let bytes = match self.depth {
+                Depth::Cache => disk.cached_file(&path, self.position, length),
+                Depth::Platter => disk.forced_file(&path, self.position, length),
+            };
+            let Some(bytes) = bytes else { return false };
+            let (mut at, mut needed) = (0, 0);
+            loop {
+                match record::decode(&bytes[at..], salt) {
+                    Decoded::Frame(frame) if frame.offset == self.end => {
+                        self.end += frame.count;
+                        at += frame.size();
+                    }
+                    Decoded::NeedBytes(bytes) => {
+                        needed = bytes as u64;
+                        break;
+                    }
+                    _ => break,
+                }
+            }
+            self.position += at as u64;
+            if at > 0 {
+                return true;
+            }
+            if needed > bytes.len() as u64 && bytes.len() as u64 == length {
+                length = needed;
+                continue;
+            }
+            // The next segment begins where this one ends.
+            if self.end > base && self.bases(disk).contains(&self.end) {
+                (self.base, self.position) = (Some(self.end), 0);
+                return true;
+            }
+            return false;
+        }
+    }
+
+    fn bases(&self, disk: &SimDisk) -> Vec<u64> {
+        let dir = format!("{}/log", self.dir);
+        let names = match self.depth {
+            Depth::Cache => disk.cached_names(&dir),
+            Depth::Platter => disk.forced_names(&dir),
+        };
+        let names = names.unwrap_or_default();
+        names.iter().filter_map(|name| plimsoll_core::layout::parse_segment(name)).collect()
+    }
+
+    fn log_id(&mut self, disk: &SimDisk) -> Option<LogId> {
+        if self.log_id.is_none() {
+            let path = format!("{}/topic.toml", self.dir);
+            let bytes = match self.depth {
+                Depth::Cache => disk.cached_file(&path, 0, 4096),
+                Depth::Platter => disk.forced_file(&path, 0, 4096),
+            };
+            self.log_id = TopicToml::parse(&bytes?).ok().map(|toml| toml.log_id);
+        }
+        self.log_id
+    }
+}

@@ -1,0 +1,210 @@
+//! The audit: one client that reads everything, and the restarts between its rounds.
+
+use super::network::Owner;
+use super::{MILLIS, Part, SECONDS, Step, Todo, World};
+use crate::checker::Ask;
+use crate::model::{Attempt, Fate, broken};
+use crate::reply::Seen;
+use plimsoll_core::effect::ConnectionId;
+use std::collections::VecDeque;
+
+/// What comes after each round of reading.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Then {
+    LosePower,
+    Stop,
+    /// Somebody is at the disk (P7), in some runs.
+    Damage,
+    End,
+}
+
+const ROUNDS: [Then; 4] = [Then::LosePower, Then::Stop, Then::Damage, Then::End];
+
+/// One thing to ask.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Task {
+    /// STATUS, GROUPS.
+    Look { topic: String },
+    /// READ to the end.
+    ReadOn { topic: String, offset: u64 },
+    /// FETCH to the end, acknowledging.
+    FetchOn { topic: String, group: String },
+    /// Publishing works: with the disk free again, too (P11).
+    Publish { topic: String, tries: u32 },
+}
+
+/// The auditor.
+#[derive(Default)]
+pub(super) struct Audit {
+    connection: Option<ConnectionId>,
+    round: usize,
+    tasks: VecDeque<Task>,
+    planned: bool,
+    /// The task that the reply under way belongs to, and how many replies it still gets.
+    waiting: u32,
+    /// The power was cut, or the stop asked for, after the round.
+    ended_round: bool,
+}
+
+impl Audit {
+    pub(super) fn begin(&mut self) {
+        self.planned = false;
+    }
+
+    pub(super) fn disconnected(&mut self) {
+        self.connection = None;
+        self.waiting = 0;
+        self.tasks.clear();
+        self.planned = false;
+    }
+
+    pub(super) fn whereabouts(&self) -> String {
+        format!("round {}, {:?}, {} replies to come", self.round, self.tasks.front(), self.waiting)
+    }
+}
+
+impl World {
+    pub(super) fn audit_turn(&mut self) -> Step {
+        if self.part != Part::Audit || self.audit.waiting > 0 {
+            return Ok(());
+        }
+        if self.broker.is_none() || !self.checker.is_ready() || self.halting {
+            self.at(self.now_ns + MILLIS, Todo::AuditTurn);
+            return Ok(());
+        }
+        if self.audit.ended_round {
+            self.audit.ended_round = false;
+            self.audit.round += 1;
+        }
+        let connection = match self.audit.connection {
+            Some(connection) => connection,
+            None => {
+                let Some(connection) = self.connect(Owner::Auditor)? else { return Ok(()) };
+                self.audit.connection = Some(connection);
+                connection
+            }
+        };
+        if !self.audit.planned {
+            self.audit.planned = true;
+            self.plan_audit();
+        }
+        let Some(task) = self.audit.tasks.front().cloned() else { return self.end_round() };
+        match task {
+            Task::Look { topic } => {
+                self.ask_audit(connection, &topic, Ask::Status, format!("STATUS @{topic}\n"));
+                self.ask_audit(connection, &topic, Ask::Topics, "TOPICS\n".into());
+                self.ask_audit(connection, &topic, Ask::Groups, format!("GROUPS @{topic}\n"));
+            }
+            Task::ReadOn { topic, offset } => {
+                let ask = Ask::Read { offset, max: 50 };
+                self.ask_audit(connection, &topic, ask, format!("READ @{topic} {offset} 50 META\n"));
+            }
+            Task::FetchOn { topic, group } => {
+                let ask = Ask::Fetch { group: group.clone(), max: 40 };
+                self.ask_audit(connection, &topic, ask, format!("FETCH @{topic} {group} 40 0\n"));
+            }
+            Task::Publish { topic, .. } => {
+                let at = self.checker.model.attempts.len();
+                let payload = format!("m{at}.audit");
+                let line = format!("PUB @{topic} DURABLE {payload}\n");
+                self.checker.model.attempts.push(Attempt {
+                    topic: topic.clone(),
+                    payload: payload.into_bytes().into(),
+                    key: None,
+                    headers: Vec::new(),
+                    fate: Fate::Unanswered,
+                });
+                self.ask_audit(connection, &topic, Ask::Publish(at), line);
+            }
+        }
+        Ok(())
+    }
+
+    fn plan_audit(&mut self) {
+        let mut tasks = VecDeque::new();
+        for (topic, log) in &self.checker.model.logs {
+            if !log.exists {
+                continue;
+            }
+            let topic = topic.clone();
+            tasks.push_back(Task::Look { topic: topic.clone() });
+            tasks.push_back(Task::ReadOn { topic: topic.clone(), offset: 0 });
+            tasks.push_back(Task::Publish { topic: topic.clone(), tries: 0 });
+            for group in &self.plan.groups {
+                tasks.push_back(Task::FetchOn { topic: topic.clone(), group: group.clone() });
+            }
+        }
+        self.audit.tasks = tasks;
+    }
+
+    fn end_round(&mut self) -> Step {
+        self.audit.ended_round = true;
+        self.audit.planned = false;
+        match ROUNDS[self.audit.round] {
+            Then::LosePower => {
+                self.died = "after the audit".into();
+                self.power_loss()
+            }
+            Then::Stop => self.ask_to_stop(),
+            Then::Damage => self.damage(),
+            Then::End => {
+                self.part = Part::Over;
+                Ok(())
+            }
+        }
+    }
+
+    fn ask_audit(&mut self, connection: ConnectionId, topic: &str, ask: Ask, line: String) {
+        self.checker.asked(connection, topic, ask);
+        self.audit.waiting += 1;
+        self.send(connection, line.into_bytes());
+    }
+
+    pub(super) fn auditor_received(&mut self, seen: &Seen) -> Step {
+        self.audit.waiting = self.audit.waiting.saturating_sub(1);
+        if self.audit.waiting > 0 {
+            return Ok(());
+        }
+        let mut wait_ns = 0;
+        let task = self.audit.tasks.pop_front();
+        match (task, seen) {
+            (Some(Task::ReadOn { topic, offset }), Seen::Messages(messages)) => {
+                if let Some(last) = messages.last() {
+                    self.audit.tasks.push_front(Task::ReadOn { topic, offset: last.offset + 1 });
+                } else if offset < self.checker.model.log(&topic).firm_end {
+                    let promise = if self.checker.damaged { "P7" } else { "P1" };
+                    broken(promise, format!("{topic} ends at {offset}, and nobody says why"))?;
+                }
+            }
+            (Some(Task::FetchOn { topic, group }), Seen::Messages(messages)) => {
+                if let (Some(last), Some(connection)) = (messages.last(), self.audit.connection) {
+                    let offset = last.offset;
+                    self.audit.tasks.push_front(Task::FetchOn { topic: topic.clone(), group: group.clone() });
+                    // Its answer comes before the next FETCH is sent.
+                    self.audit.tasks.push_front(Task::Look { topic: topic.clone() });
+                    let line = format!("ACK @{topic} {group} {offset}\n");
+                    self.ask_audit(connection, &topic, Ask::Ack { group, offset }, line);
+                    return Ok(());
+                }
+            }
+            (Some(Task::Publish { topic, tries }), Seen::Error(code))
+                if code == "DISK_FULL" || code == "QUEUE_FULL" =>
+            {
+                if tries > 20 {
+                    return Err(super::Verdict::Stuck(format!("there is room, but {topic} answers {code}")));
+                }
+                wait_ns = SECONDS;
+                self.audit.tasks.push_front(Task::Publish { topic, tries: tries + 1 });
+            }
+            (_, Seen::Error(code)) if self.checker.damaged && matches!(code.as_str(), "CORRUPT" | "HALTED") => {}
+            // A failure that was injected in the storm may be told only now; a new process answers.
+            (_, Seen::Error(code)) if code == "HALTED" && self.halting => return Ok(()),
+            (task, Seen::Error(code)) => {
+                return Err(super::Verdict::Stuck(format!("nothing goes wrong, but {task:?} is answered {code}")));
+            }
+            _ => {}
+        }
+        self.at(self.now_ns + wait_ns, Todo::AuditTurn);
+        Ok(())
+    }
+}

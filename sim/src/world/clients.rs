@@ -1,0 +1,576 @@
+//! Clients as state machines over the line protocol: what each does next, and what it makes of an answer.
+
+use super::network::Owner;
+use super::{MICROS, MILLIS, Part, SECONDS, Step, Todo, World};
+use crate::checker::Ask;
+use crate::model::{Attempt, Fate};
+use crate::reply::Seen;
+use crate::tape::Concern;
+use crate::trace::Lane;
+use crate::workload::Role;
+use plimsoll_core::effect::ConnectionId;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write;
+
+/// A client.
+pub(super) struct Client {
+    role: Role,
+    pub(super) connection: Option<ConnectionId>,
+    actions: u32,
+    /// What the requests under way were, in order.
+    in_flight: VecDeque<Flight>,
+    /// Publishes without an answer, to be sent again.
+    again: VecDeque<Message>,
+    /// The highest offset delivered on this connection, by topic and group.
+    delivered: BTreeMap<(String, String), u64>,
+    /// It sends no more on this connection.
+    ended: bool,
+    done: bool,
+}
+
+#[derive(Clone)]
+enum Flight {
+    Publish(Message),
+    Fetch(String, String),
+    Other,
+}
+
+/// What a client wants to publish.
+#[derive(Clone)]
+struct Message {
+    topic: String,
+    level: &'static str,
+    bytes: usize,
+    binary: bool,
+}
+
+impl Client {
+    pub(super) fn new(role: Role) -> Client {
+        Client {
+            role,
+            connection: None,
+            actions: 0,
+            in_flight: VecDeque::new(),
+            again: VecDeque::new(),
+            delivered: BTreeMap::new(),
+            ended: false,
+            done: false,
+        }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.done
+    }
+}
+
+/// What a client may do: the words, and how likely for a producer, a consumer, a reader, a rude client.
+const ACTIONS: [(&str, [u32; 4]); 27] = [
+    ("rests", [2, 2, 2, 2]),
+    ("publishes DURABLE", [30, 3, 3, 4]),
+    ("publishes WRITTEN", [10, 1, 1, 2]),
+    ("publishes ACCEPTED", [10, 1, 1, 2]),
+    ("publishes bytes with key and headers", [10, 1, 2, 2]),
+    ("publishes several at once", [10, 1, 1, 2]),
+    ("fetches", [2, 40, 4, 4]),
+    ("fetches and waits", [1, 10, 2, 4]),
+    ("acknowledges all", [1, 25, 1, 2]),
+    ("acknowledges the first", [1, 6, 1, 1]),
+    ("reads", [3, 3, 30, 4]),
+    ("reads raw", [1, 1, 15, 2]),
+    ("seeks", [1, 3, 2, 2]),
+    ("asks for the status", [1, 1, 4, 1]),
+    ("asks for topics and groups", [1, 1, 6, 1]),
+    ("creates a topic", [1, 0, 1, 1]),
+    ("says hello", [1, 1, 2, 1]),
+    ("hangs up", [1, 2, 1, 2]),
+    ("resets its connection", [1, 2, 1, 6]),
+    ("vanishes", [0, 1, 1, 4]),
+    ("sends garbage", [0, 0, 1, 12]),
+    ("sends an oversized line", [0, 0, 0, 6]),
+    ("loses the framing", [0, 0, 0, 5]),
+    ("stops reading for a while", [0, 1, 1, 6]),
+    ("leaves a request unfinished", [0, 0, 0, 5]),
+    ("publishes too much", [1, 0, 0, 3]),
+    ("publishes a frame", [2, 0, 0, 6]),
+];
+
+const LEVELS: [&str; 3] = ["DURABLE", "WRITTEN", "ACCEPTED"];
+
+impl World {
+    /// A client does something, if it is its turn.
+    pub(super) fn turn(&mut self, number: usize) -> Step {
+        if self.part != Part::Storm || self.clients[number].done {
+            return Ok(());
+        }
+        let action = self.clients[number].actions;
+        if action >= self.plan.actions {
+            self.clients[number].done = true;
+            return Ok(());
+        }
+        let Some(connection) = self.clients[number].connection else {
+            let connected = self.connect(Owner::Client(number))?;
+            let wait = if connected.is_some() { 0 } else { 2 * MILLIS };
+            self.clients[number].connection = connected;
+            self.next_turn(number, wait);
+            return Ok(());
+        };
+        let client = &self.clients[number];
+        if client.ended || client.in_flight.len() >= self.plan.window {
+            // Its next turn comes with an answer, or with the end of the connection.
+            return Ok(());
+        }
+        self.clients[number].actions += 1;
+        self.operate(format_args!("operator, before action {action} of client {number}"))?;
+        if self.clients[number].connection != Some(connection) {
+            self.next_turn(number, MILLIS);
+            return Ok(());
+        }
+        if let Some(message) = self.clients[number].again.pop_front() {
+            self.publish(number, connection, message);
+        } else {
+            self.act(number, connection, action)?;
+        }
+        let pause = self.d.choose(
+            Concern::Schedule,
+            4,
+            format_args!("pause after action {action} of client {number}"),
+            &|picked| format!("{} times", [1, 2, 4, 20][picked]),
+        );
+        self.next_turn(number, self.plan.pause_ns * [1, 2, 4, 20][pause]);
+        Ok(())
+    }
+
+    fn next_turn(&mut self, number: usize, wait_ns: u64) {
+        self.at(self.now_ns + MICROS + wait_ns, Todo::Turn(number));
+    }
+
+    fn act(&mut self, number: usize, connection: ConnectionId, action: u32) -> Step {
+        let role = self.clients[number].role as usize;
+        let weights: Vec<u32> = ACTIONS.iter().map(|(_, weights)| weights[role]).collect();
+        let what = format!("client {number}, action {action}");
+        let picked =
+            self.d.weighted(Concern::Clients, &weights, format_args!("{what}"), &|picked| ACTIONS[picked].0.to_owned());
+        if picked != 0 {
+            self.trace.note(self.now_ns, Lane::Client(number), format_args!("{}", ACTIONS[picked].0));
+        }
+        match ACTIONS[picked].0 {
+            "publishes DURABLE" => self.publish_new(number, connection, &what, "DURABLE", false),
+            "publishes WRITTEN" => self.publish_new(number, connection, &what, "WRITTEN", false),
+            "publishes ACCEPTED" => self.publish_new(number, connection, &what, "ACCEPTED", false),
+            "publishes bytes with key and headers" => {
+                let level = self.level(&what);
+                self.publish_new(number, connection, &what, level, true);
+            }
+            "publishes several at once" => {
+                let several = [3, 2, 8, 30];
+                let count =
+                    several[self.one_of(&what, "how many", several.len(), &|picked| several[picked].to_string())];
+                for at in 0..count {
+                    let what = format!("{what}, message {at}");
+                    let level = self.level(&what);
+                    self.publish_new(number, connection, &what, level, false);
+                }
+            }
+            "fetches" => self.fetch(number, connection, &what, 0),
+            "fetches and waits" => self.fetch(number, connection, &what, 30),
+            "acknowledges all" => self.acknowledge(number, connection, &what, false),
+            "acknowledges the first" => self.acknowledge(number, connection, &what, true),
+            "reads" => {
+                let topic = self.topic(&what);
+                let (offset, max) = (self.offset(&what, &topic), self.maximum(&what));
+                let meta = self.one_of(&what, "meta", 2, &yes_or_no) == 1;
+                let line = format!("READ @{topic} {offset} {max}{}\n", if meta { " META" } else { "" });
+                self.ask(number, connection, &topic, Ask::Read { offset, max }, line.into_bytes());
+            }
+            "reads raw" => {
+                let topic = self.topic(&what);
+                let offset = self.offset(&what, &topic);
+                let sizes = [100_000, 1, 300];
+                let size = sizes[self.one_of(&what, "bytes", sizes.len(), &|picked| sizes[picked].to_string())];
+                let line = format!("READRAW @{topic} {offset} {size}\n");
+                self.ask(number, connection, &topic, Ask::ReadRaw { offset }, line.into_bytes());
+            }
+            "seeks" => self.seek(number, connection, &what),
+            "asks for the status" => {
+                let topic = self.topic(&what);
+                self.ask(number, connection, &topic, Ask::Status, format!("STATUS @{topic}\n").into_bytes());
+            }
+            "asks for topics and groups" => {
+                let topic = self.topic(&what);
+                self.ask(number, connection, &topic, Ask::Topics, b"TOPICS\n".to_vec());
+                self.ask(number, connection, &topic, Ask::Groups, format!("GROUPS @{topic}\n").into_bytes());
+            }
+            "creates a topic" => {
+                let topic = self.topic(&what);
+                self.ask(number, connection, &topic, Ask::Create, format!("CREATE @{topic}\n").into_bytes());
+            }
+            "says hello" => {
+                self.ask(number, connection, "default", Ask::Word("HELLO"), b"HELLO\n".to_vec());
+                self.ask(number, connection, "default", Ask::Word("PONG"), b"PING\n".to_vec());
+            }
+            "hangs up" => {
+                self.clients[number].ended = true;
+                if self.one_of(&what, "by QUIT", 2, &yes_or_no) == 1 {
+                    self.ask(number, connection, "default", Ask::Word("BYE"), b"QUIT\n".to_vec());
+                } else {
+                    self.end_input(connection);
+                }
+            }
+            "resets its connection" => self.reset(connection)?,
+            "vanishes" => {
+                if let Some(conn) = self.conns.get_mut(&connection) {
+                    conn.owner = Owner::Nobody;
+                }
+                self.client_disconnected(number);
+            }
+            "sends garbage" => self.garbage(number, connection, &what),
+            "sends an oversized line" => {
+                let length = self.plan.config.payload_bytes_max as usize + 5000;
+                let lines: [(&str, &[&str]); 2] = [("NOISE ", &["LINE_TOO_LONG"]), ("PUB DURABLE ", &["TOO_LARGE"])];
+                let (verb, codes) = lines[self.one_of(&what, "verb", 2, &|picked| lines[picked].0.trim().to_owned())];
+                let mut line = verb.as_bytes().to_vec();
+                line.resize(length, b'x');
+                line.push(b'\n');
+                self.ask(number, connection, "default", Ask::Wrong(codes), line);
+            }
+            "loses the framing" => {
+                let lines: [&[u8]; 3] = [b"PUBN DURABLE many\n", b"GET / HTTP/1.1\r\n", b"PUBN DURABLE 3\nabcX\n"];
+                let picked = self.one_of(&what, "how", 3, &|picked| {
+                    ["no length", "HTTP", "no newline behind the body"][picked].to_owned()
+                });
+                self.clients[number].ended = true;
+                self.ask(number, connection, "default", Ask::Fatal(&["BAD_REQUEST"]), lines[picked].to_vec());
+            }
+            "stops reading for a while" => {
+                let waits = [20 * MILLIS, SECONDS, 120 * SECONDS];
+                let wait = waits[self.one_of(&what, "how long", 3, &|picked| format!("{} ms", waits[picked] / MILLIS))];
+                if let Some(conn) = self.conns.get_mut(&connection) {
+                    conn.takes = false;
+                }
+                // It goes on reading with its next turn; until then it asks for as much as it may.
+                let topic = self.topic(&what);
+                for _ in 0..12 {
+                    let line = format!("READ @{topic} 0 1000\n").into_bytes();
+                    self.ask(number, connection, &topic, Ask::Read { offset: 0, max: 1000 }, line);
+                }
+                self.in_this_life(self.now_ns + wait, Todo::TakeAgain(connection));
+            }
+            "leaves a request unfinished" => {
+                let pieces: [&[u8]; 3] = [b"PUBN DURABLE 100\nnot all of", b"FETCH g", b"PUB DURABLE no newline"];
+                let piece =
+                    pieces[self.one_of(&what, "which", 3, &|picked| ["body", "fetch", "pub"][picked].to_owned())];
+                self.send(connection, piece.to_vec());
+                self.clients[number].ended = true;
+                self.end_input(connection);
+            }
+            "publishes too much" => {
+                let limit = self.plan.config.payload_bytes_max as usize;
+                let line = format!("PUBN DURABLE {}\n{}\n", limit + 1, "x".repeat(limit + 1));
+                self.ask(number, connection, "default", Ask::Wrong(&["TOO_LARGE"]), line.into_bytes());
+            }
+            "publishes a frame" => self.publish_frame(number, connection, &what),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    // ---- requests -----------------------------------------------------------------------------------------------------
+
+    fn publish_new(&mut self, number: usize, connection: ConnectionId, what: &str, level: &'static str, binary: bool) {
+        let topic = self.topic(what);
+        let full = self.plan.payload_bytes as usize;
+        let limit = self.plan.config.payload_bytes_max as usize
+            - if binary { 40.min(self.plan.config.payload_bytes_max as usize / 2) } else { 0 };
+        let sizes = [full, 1, full / 3 + 1, full * 2, limit.min(20_000)];
+        let bytes = sizes[self.one_of(what, "size", sizes.len(), &|picked| {
+            ["usual", "tiny", "small", "large", "the limit"][picked].to_owned()
+        })];
+        self.publish(number, connection, Message { topic, level, bytes: bytes.min(limit), binary });
+    }
+
+    fn publish(&mut self, number: usize, connection: ConnectionId, message: Message) {
+        let at = self.checker.model.attempts.len();
+        let payload = payload(at, message.bytes, message.binary);
+        let Message { topic, level, .. } = &message;
+        let mut line = Vec::new();
+        let (mut key, mut headers) = (None, Vec::new());
+        if message.binary {
+            key = (!at.is_multiple_of(3)).then(|| vec![b'k', (at % 251) as u8, b' ']);
+            if at.is_multiple_of(2) {
+                headers.push((b"h-1".to_vec(), format!("v{}=%", at % 7).into_bytes()));
+            }
+            let mut head = format!("PUBN @{topic} {level} {}", payload.len());
+            if let Some(key) = &key {
+                write!(head, " key={}", percent(key)).expect("a string");
+            }
+            for (name, value) in &headers {
+                write!(head, " h.{}={}", String::from_utf8_lossy(name), percent(value)).expect("a string");
+            }
+            line.extend_from_slice(head.as_bytes());
+            line.push(b'\n');
+        } else {
+            line.extend_from_slice(format!("PUB @{topic} {level} ").as_bytes());
+        }
+        line.extend_from_slice(&payload);
+        line.push(b'\n');
+        self.checker.model.attempts.push(Attempt {
+            topic: topic.clone(),
+            payload: payload.into(),
+            key,
+            headers,
+            fate: Fate::Unanswered,
+        });
+        let topic = topic.clone();
+        self.request(number, connection, &topic, Ask::Publish(at), line, Flight::Publish(message));
+    }
+
+    /// A payload that holds what looks like a frame (crash story: the smuggled frame).
+    fn publish_frame(&mut self, number: usize, connection: ConnectionId, what: &str) {
+        let kinds = ["a frame of another log", "zeros", "a frame without a checksum"];
+        let kind = self.one_of(what, "kind", kinds.len(), &|picked| kinds[picked].to_owned());
+        let at = self.checker.model.attempts.len();
+        let mut payload = format!("m{at}.").into_bytes();
+        match kind {
+            1 => payload.extend_from_slice(&[0; 60]),
+            _ => {
+                // The best that a client can guess: the first segment of a log whose id is not random.
+                let guess = plimsoll_core::record::Salt::new(&[0; 16], 0);
+                let salt = if kind == 0 { guess } else { plimsoll_core::record::Salt(0) };
+                // No higher than the bytes before it can hold, or nobody would believe it.
+                let offset = self.checker.model.log(&self.plan.topics[0]).firm_end + 2;
+                let body = [&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], b"inner"].concat();
+                plimsoll_core::record::seal(&mut payload, salt, offset, &body);
+            }
+        }
+        payload.truncate(self.plan.config.payload_bytes_max as usize);
+        let mut line = format!("PUBN DURABLE {}\n", payload.len()).into_bytes();
+        line.extend_from_slice(&payload);
+        line.push(b'\n');
+        let attempt = Attempt {
+            topic: "default".into(),
+            payload: payload.into(),
+            key: None,
+            headers: Vec::new(),
+            fate: Fate::Unanswered,
+        };
+        self.checker.model.attempts.push(attempt);
+        self.ask(number, connection, "default", Ask::Publish(at), line);
+    }
+
+    fn fetch(&mut self, number: usize, connection: ConnectionId, what: &str, wait_ms: u64) {
+        let topic = self.topic(what);
+        let (group, max) = (self.group(what), self.maximum(what));
+        let meta = self.one_of(what, "meta", 2, &yes_or_no) == 1;
+        let line = format!("FETCH @{topic} {group} {max} {wait_ms}{}\n", if meta { " META" } else { "" });
+        let flight = Flight::Fetch(topic.clone(), group.clone());
+        self.request(number, connection, &topic, Ask::Fetch { group, max }, line.into_bytes(), flight);
+    }
+
+    fn acknowledge(&mut self, number: usize, connection: ConnectionId, what: &str, first: bool) {
+        let held: Vec<((String, String), u64)> =
+            self.clients[number].delivered.iter().map(|(key, last)| (key.clone(), *last)).collect();
+        if held.is_empty() {
+            return;
+        }
+        let picked =
+            self.one_of(what, "group", held.len(), &|picked| format!("{} of {}", held[picked].0.1, held[picked].0.0));
+        let ((topic, group), last) = held[picked].clone();
+        let offset = if first { last / 2 } else { last };
+        let line = format!("ACK @{topic} {group} {offset}\n");
+        self.ask(number, connection, &topic, Ask::Ack { group, offset }, line.into_bytes());
+    }
+
+    fn seek(&mut self, number: usize, connection: ConnectionId, what: &str) {
+        let topic = self.topic(what);
+        let group = self.group(what);
+        let targets = ["start", "end", "an offset", "a time"];
+        let picked = self.one_of(what, "to", targets.len(), &|picked| targets[picked].to_owned());
+        let (to, word) = match picked {
+            0 => (Some(0), "start".to_owned()),
+            1 => (None, "end".to_owned()),
+            2 => {
+                let offset = self.offset(what, &topic);
+                (Some(offset), offset.to_string())
+            }
+            _ => (None, format!("time={}", self.now().wall_ms - 5)),
+        };
+        self.clients[number].delivered.remove(&(topic.clone(), group.clone()));
+        let line = format!("SEEK @{topic} {group} {word}\n");
+        self.ask(number, connection, &topic, Ask::Seek { group, to }, line.into_bytes());
+    }
+
+    fn garbage(&mut self, number: usize, connection: ConnectionId, what: &str) {
+        let lines: [(&[u8], &[&str]); 8] = [
+            (b"NONSENSE\n", &["BAD_REQUEST"]),
+            (b"\xff\x00\xfe\n", &["BAD_REQUEST"]),
+            (b"PUB NEVER x\n", &["BAD_REQUEST"]),
+            (b"FETCH g 0 0\n", &["BAD_REQUEST"]),
+            (b"READ x y\n", &["BAD_REQUEST"]),
+            (b"PUB @../etc DURABLE x\n", &["BAD_NAME", "BAD_REQUEST"]),
+            (b"PUB DURABLE \n", &["EMPTY", "BAD_REQUEST"]),
+            (b"ACK g 99999999999999999999999\n", &["BAD_REQUEST"]),
+        ];
+        let words =
+            |picked: usize| String::from_utf8_lossy(&lines[picked].0[..lines[picked].0.len() - 1]).trim().to_owned();
+        let (line, codes) = lines[self.one_of(what, "line", lines.len(), &words)];
+        self.ask(number, connection, "default", Ask::Wrong(codes), line.to_vec());
+    }
+
+    fn ask(&mut self, number: usize, connection: ConnectionId, topic: &str, ask: Ask, line: Vec<u8>) {
+        self.request(number, connection, topic, ask, line, Flight::Other);
+    }
+
+    fn request(
+        &mut self,
+        number: usize,
+        connection: ConnectionId,
+        topic: &str,
+        ask: Ask,
+        line: Vec<u8>,
+        flight: Flight,
+    ) {
+        let shown = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let shown = String::from_utf8_lossy(&shown[..shown.len().min(60)]).into_owned();
+        self.trace.note(self.now_ns, Lane::Client(number), format_args!("sends {shown}"));
+        self.trace.bytes(&line);
+        self.checker.asked(connection, topic, ask);
+        self.clients[number].in_flight.push_back(flight);
+        self.send(connection, line);
+    }
+
+    // ---- choices ------------------------------------------------------------------------------------------------------
+
+    fn one_of(&mut self, what: &str, which: &str, n: usize, answer: &dyn Fn(usize) -> String) -> usize {
+        self.d.choose(Concern::Clients, n, format_args!("{what}, {which}"), answer)
+    }
+
+    fn level(&mut self, what: &str) -> &'static str {
+        LEVELS[self.one_of(what, "level", LEVELS.len(), &|picked| LEVELS[picked].to_owned())]
+    }
+
+    fn topic(&mut self, what: &str) -> String {
+        let topics = self.plan.topics.clone();
+        topics[self.one_of(what, "topic", topics.len(), &|picked| topics[picked].clone())].clone()
+    }
+
+    fn group(&mut self, what: &str) -> String {
+        let groups = self.plan.groups.clone();
+        groups[self.one_of(what, "group", groups.len(), &|picked| groups[picked].clone())].clone()
+    }
+
+    fn maximum(&mut self, what: &str) -> u64 {
+        let maxima = [10, 1, 3, 1000];
+        maxima[self.one_of(what, "most", maxima.len(), &|picked| maxima[picked].to_string())]
+    }
+
+    fn offset(&mut self, what: &str, topic: &str) -> u64 {
+        let end = self.checker.model.log(topic).firm_end;
+        let offsets = [end / 2, 0, end.saturating_sub(1), end, end + 5];
+        offsets[self.one_of(what, "offset", offsets.len(), &|picked| {
+            ["in the middle", "the first", "the last", "the end", "beyond the end"][picked].to_owned()
+        })]
+    }
+
+    // ---- answers ------------------------------------------------------------------------------------------------------
+
+    pub(super) fn client_received(&mut self, number: usize, _: ConnectionId, seen: &Seen) {
+        let client = &mut self.clients[number];
+        match (client.in_flight.pop_front(), seen) {
+            (Some(Flight::Fetch(topic, group)), Seen::Messages(messages)) => {
+                if let Some(last) = messages.last() {
+                    client.delivered.insert((topic, group), last.offset);
+                }
+            }
+            // It tries again, but not for ever.
+            (Some(Flight::Publish(message)), Seen::Error(code))
+                if (code == "QUEUE_FULL" || code == "DISK_FULL") && client.again.len() < 4 =>
+            {
+                client.again.push_back(message);
+            }
+            _ => {}
+        }
+        self.next_turn(number, self.plan.pause_ns);
+    }
+
+    pub(super) fn client_disconnected(&mut self, number: usize) {
+        let client = &mut self.clients[number];
+        client.connection = None;
+        client.ended = false;
+        client.delivered.clear();
+        for flight in std::mem::take(&mut client.in_flight) {
+            if let Flight::Publish(message) = flight
+                && client.again.len() < 20
+            {
+                client.again.push_back(message);
+            }
+        }
+        self.next_turn(number, MILLIS);
+    }
+
+    // ---- the calm -----------------------------------------------------------------------------------------------------
+
+    /// Everybody reads again, and those who vanished are noticed.
+    pub(super) fn calm_clients(&mut self) {
+        for client in &mut self.clients {
+            client.done = true;
+        }
+        let connections: Vec<(ConnectionId, Owner)> = self.conns.iter().map(|(id, conn)| (*id, conn.owner)).collect();
+        for (connection, owner) in connections {
+            match owner {
+                Owner::Nobody => self.in_this_life(self.now_ns, Todo::ResetNow(connection)),
+                _ => self.take_again(connection),
+            }
+        }
+    }
+
+    /// Whether a process is ready and has answered everybody.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.broker.is_some()
+            && self.checker.is_ready()
+            && !self.halting
+            && !self.checker.is_stopping()
+            && self.conns.keys().all(|connection| self.checker.unanswered(*connection) == 0)
+    }
+
+    /// The storm's clients leave.
+    pub(super) fn send_clients_home(&mut self) {
+        let connections: Vec<ConnectionId> = self.conns.keys().copied().collect();
+        for connection in connections {
+            self.in_this_life(self.now_ns, Todo::ResetNow(connection));
+        }
+    }
+}
+
+fn yes_or_no(picked: usize) -> String {
+    ["no", "yes"][picked].to_owned()
+}
+
+/// The payload of an attempt: its number, and bytes that follow from it. Text for PUB; anything for PUBN.
+fn payload(attempt: usize, bytes: usize, binary: bool) -> Vec<u8> {
+    let mut out = format!("m{attempt}.").into_bytes();
+    let style = attempt % 5;
+    let mut x = attempt as u64 + 1;
+    while out.len() < bytes {
+        x = x.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        let drawn = (x >> 33) as u8;
+        out.push(match (binary, style) {
+            (true, 0) => b'\n',
+            (true, 1) => 0,
+            (true, 2) => 0xff,
+            (true, _) => drawn,
+            (false, _) => b'a' + drawn % 26,
+        });
+    }
+    out
+}
+
+fn percent(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut out, byte| {
+        if byte.is_ascii_alphanumeric() {
+            out.push(*byte as char);
+        } else {
+            write!(out, "%{byte:02x}").expect("a string");
+        }
+        out
+    })
+}

@@ -1,0 +1,379 @@
+//! The process: what the broker is told and what it says, how it dies and starts again.
+
+use super::{MICROS, MILLIS, Part, SECONDS, Step, Todo, Verdict, World};
+use crate::disk::SimDisk;
+use crate::model::End;
+use crate::mutant::Fate;
+use crate::tape::{Concern, Loss, Rate};
+use crate::trace::Lane;
+use plimsoll_core::broker::Broker;
+use plimsoll_core::config::Config;
+use plimsoll_core::effect::{Effect, EffectId, IoError, Outcome, ReplyPart};
+use plimsoll_core::event::Event;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+
+thread_local! {
+    static IN_CORE: Cell<bool> = const { Cell::new(false) };
+    static PLACE: Cell<String> = const { Cell::new(String::new()) };
+}
+
+/// For a panic hook: whether the core is what panics; its place is kept for the verdict.
+pub(crate) fn note_panic(info: &PanicHookInfo<'_>) -> bool {
+    let in_core = IN_CORE.get();
+    if in_core {
+        PLACE.set(info.location().map_or_else(String::new, |place| format!("{}:{}", place.file(), place.line())));
+    }
+    in_core
+}
+
+impl World {
+    /// Tells the broker something, and carries out what it says.
+    pub(super) fn tell(&mut self, event: Event) -> Step {
+        let now = self.now();
+        let Some(broker) = &mut self.broker else { return Ok(()) };
+        let mut said: Vec<(EffectId, Effect)> = Vec::new();
+        IN_CORE.set(true);
+        let handled = catch_unwind(AssertUnwindSafe(|| broker.handle(now, event, &mut said)));
+        IN_CORE.set(false);
+        if let Err(panic) = handled {
+            let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            let place = PLACE.take();
+            return Err(Verdict::Panicked(format!(
+                "the core panicked at {place}: {}",
+                words.unwrap_or("without words")
+            )));
+        }
+        if said.iter().any(|(_, effect)| matches!(effect, Effect::Halt(_))) {
+            self.checker.is_halting();
+        }
+        for (id, effect, fate) in self.mutation.mutate(said, &self.files) {
+            match fate {
+                Fate::AsItIs => self.say(id, effect)?,
+                Fate::Lost => self.in_this_life(self.now_ns, Todo::Complete { id, effect, result: Ok(Outcome::Done) }),
+                Fate::AnsweredEarly => {
+                    self.in_this_life(
+                        self.now_ns,
+                        Todo::Complete { id, effect: effect.clone(), result: Ok(Outcome::Done) },
+                    );
+                    self.say(id, effect)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, id: EffectId, effect: Effect) -> Step {
+        if SimDisk::takes(&effect) {
+            let is_roll =
+                matches!(&effect, Effect::Create { path, .. } if path.ends_with(".log") && !path.contains(".tmp/"));
+            if let Effect::Truncate { file, .. } = &effect
+                && self.checker.is_ready()
+            {
+                let topic = self.files.get(file).and_then(|path| Some(path.split_once("/log/")?.0.to_owned()));
+                self.rolling.extend(topic);
+            }
+            if is_roll && self.checker.is_ready() {
+                self.stats.rolls += 1;
+            }
+            self.submit(id, effect);
+            return Ok(());
+        }
+        match effect {
+            Effect::Reply { connection, part } => {
+                let (bytes, in_memory) = match part {
+                    ReplyPart::Bytes(bytes) => (bytes, true),
+                    ReplyPart::FileRange { file, position, length } => {
+                        (self.disk.range(file, position, length).unwrap_or_default(), false)
+                    }
+                };
+                self.reply(connection, bytes, in_memory)
+            }
+            Effect::SetReading { connection, on } => {
+                if let Some(conn) = self.conns.get_mut(&connection) {
+                    conn.reading = on;
+                    self.in_this_life(self.now_ns, Todo::Arrive(connection));
+                }
+                Ok(())
+            }
+            Effect::Disconnect { connection, now } => {
+                if let Some(conn) = self.conns.get_mut(&connection) {
+                    conn.closing = true;
+                    let wait = if now || conn.unsent == 0 { 0 } else { MILLIS };
+                    if now {
+                        conn.unsent = 0;
+                    }
+                    self.in_this_life(self.now_ns + wait, Todo::Gone(connection));
+                }
+                Ok(())
+            }
+            Effect::Report(report) => {
+                self.trace.note(self.now_ns, Lane::Broker, format_args!("{report}"));
+                Ok(self.checker.reported(&report)?)
+            }
+            Effect::Halt(halt) => {
+                self.trace.note(self.now_ns, Lane::Broker, format_args!("halts: {}", halt.reason));
+                self.halting = true;
+                self.in_this_life(self.now_ns + 2 * MILLIS, Todo::Exit { stopped: false });
+                Ok(self.checker.halted(&halt)?)
+            }
+            Effect::Stopped => {
+                self.in_this_life(self.now_ns + 2 * MILLIS, Todo::Exit { stopped: true });
+                Ok(())
+            }
+            other => unreachable!("the disk takes {other:?}"),
+        }
+    }
+
+    pub(super) fn complete(&mut self, id: EffectId, effect: &Effect, result: Result<Outcome, IoError>) -> Step {
+        if self.mutation.was_answered(id) {
+            return Ok(());
+        }
+        if let Effect::ForceDir { dir } = effect
+            && let Some(topic) = dir.strip_suffix("/log")
+        {
+            self.rolling.remove(topic);
+        }
+        let mut halts = false;
+        if let Err(error) = &result
+            && !self.halting
+        {
+            halts = self.checker.failed(effect, error);
+        }
+        let result = self.mutation.told(effect, result);
+        self.tell(Event::Completed { id, result })?;
+        if halts { Ok(self.checker.must_have_halted()?) } else { Ok(()) }
+    }
+
+    /// The process may be killed here, and the power may go.
+    pub(super) fn maybe_crash(&mut self, when: fmt::Arguments<'_>, kind: &'static str) -> Step {
+        let answers = ["nothing", "power lost", "process killed"];
+        let words = |picked: usize| answers[picked].to_owned();
+        let both = self.rates.kill.times + self.rates.power.times;
+        self.died = when.to_string();
+        let picked = if both == 0 {
+            self.d.rarely(Concern::Crashes, Rate::NEVER, 3, when, &words)
+        } else {
+            // In thousandths.
+            let part = |rate: Rate| 100_000 * rate.times / rate.of;
+            let (kill, power) = (part(self.rates.kill), part(self.rates.power));
+            self.d.weighted(Concern::Crashes, &[100_000 - kill - power, power, kill], when, &words)
+        };
+        // Only a tape can ask for a crash once it is calm: then somebody has edited it.
+        if picked == 0 || self.broker.is_none() {
+            return Ok(());
+        }
+        *self.stats.coverage.entry((kind, answers[picked], self.phase)).or_insert(0) += 1;
+        if picked == 1 { self.power_loss() } else { self.kill(false) }
+    }
+
+    pub(super) fn power_loss(&mut self) -> Step {
+        self.fired.power = true;
+        self.stats.power_losses += 1;
+        self.trace.note(self.now_ns, Lane::World, format_args!("POWER LOST"));
+        self.losses += 1;
+        self.end_process(End::PowerLost);
+        let before = if self.trace.lines.is_some() { self.disk.tree() } else { BTreeMap::new() };
+        self.disk.crash(&mut Loss { decider: &mut self.d, when: &self.died });
+        self.trace.bytes(&self.disk.hash().to_be_bytes());
+        self.tell_survivors(&before);
+        Ok(())
+    }
+
+    fn kill(&mut self, by_itself: bool) -> Step {
+        if !by_itself {
+            self.fired.kill = true;
+            self.stats.kills += 1;
+        }
+        let words = if by_itself { "the process ends by itself" } else { "PROCESS KILLED" };
+        self.trace.note(self.now_ns, Lane::World, format_args!("{words}"));
+        self.losses += 1;
+        self.end_process(End::Killed { after_failure: false });
+        self.disk.kill(&mut Loss { decider: &mut self.d, when: &self.died });
+        Ok(())
+    }
+
+    /// For the report: what the process saw of each file, and what is left.
+    fn tell_survivors(&mut self, before: &BTreeMap<String, Option<Vec<u8>>>) {
+        if self.trace.lines.is_none() {
+            return;
+        }
+        let after = self.disk.tree();
+        let mut same = 0;
+        let mut tell = |text: fmt::Arguments<'_>| self.trace.tell(self.now_ns, Lane::Disk, text);
+        for (path, was) in before {
+            let name = super::short(path);
+            match (was, after.get(path)) {
+                (_, None) => tell(format_args!("lost: {name}")),
+                (Some(was), Some(Some(is))) if was != is => {
+                    let differ = was.iter().zip(is).filter(|(was, is)| was != is).count();
+                    let (was, is) = (was.len(), is.len());
+                    tell(format_args!("left of {name}: {is} of {was} bytes, {differ} of them other ones"));
+                }
+                _ => same += 1,
+            }
+        }
+        for path in after.keys().filter(|path| !before.contains_key(*path)) {
+            tell(format_args!("back again: {}", super::short(path)));
+        }
+        tell(format_args!("left as they were: {same} files and directories"));
+    }
+
+    pub(super) fn exit(&mut self, stopped: bool) -> Step {
+        self.died = format!("end of process {}", self.life);
+        if !stopped {
+            if self.checker.damaged {
+                self.refused()?;
+            }
+            return self.kill(true);
+        }
+        self.trace.note(self.now_ns, Lane::World, format_args!("the process has stopped"));
+        self.end_process(End::Stopped);
+        self.losses += 1;
+        self.disk.kill(&mut Loss { decider: &mut self.d, when: &self.died });
+        Ok(())
+    }
+
+    fn end_process(&mut self, end: End) {
+        if !self.checker.is_ready() {
+            self.stats.recoveries_interrupted += 1;
+        }
+        self.interrupted = !self.checker.is_ready();
+        self.rolling.clear();
+        self.was_ready |= self.checker.is_ready();
+        self.broker = None;
+        self.halting = false;
+        self.flying.clear();
+        self.files.clear();
+        self.checker.process_ended(end);
+        let connections: Vec<_> = self.conns.keys().copied().collect();
+        for connection in connections {
+            self.cut(connection);
+        }
+        self.life += 1;
+        let waits = [MILLIS, 40 * MILLIS, 4 * SECONDS];
+        let died = self.died.clone();
+        let wait = self.d.rarely(
+            Concern::Schedule,
+            self.rates.slow,
+            waits.len(),
+            format_args!("{died}, restart"),
+            &|picked| format!("after {} ms", waits[picked] / MILLIS),
+        );
+        self.in_this_life(self.now_ns + waits[wait], Todo::Restart);
+    }
+
+    pub(super) fn restart(&mut self) -> Step {
+        if self.life == 0 {
+            self.life = 1;
+        } else {
+            // The power can also go while nobody is there to see it.
+            let rate = if self.rates.power.times > 0 { Rate::one_in(8) } else { Rate::NEVER };
+            let words = |picked: usize| ["power stays", "power lost"][picked].to_owned();
+            let died = self.died.clone();
+            if self.d.rarely(Concern::Crashes, rate, 2, format_args!("{died}, before the restart"), &words) == 1 {
+                self.trace.note(self.now_ns, Lane::World, format_args!("POWER LOST while no process runs"));
+                self.losses += 1;
+                self.stats.power_losses += 1;
+                self.checker.process_ended(End::PowerLost);
+                let before = if self.trace.lines.is_some() { self.disk.tree() } else { BTreeMap::new() };
+                self.disk.crash(&mut Loss { decider: &mut self.d, when: &self.died });
+                self.tell_survivors(&before);
+            }
+        }
+        self.stats.starts += 1;
+        self.before_start();
+        self.trace.note(self.now_ns, Lane::World, format_args!("process {} starts", self.life));
+        let mut entropy = [7; 16];
+        entropy[..4].copy_from_slice(&self.life.to_be_bytes());
+        let config = Config { entropy, ..self.plan.config.clone() };
+        let broker = Broker::new(config)
+            .map_err(|sentence| Verdict::Panicked(format!("the plan is no configuration: {sentence}")))?;
+        self.broker = Some(broker);
+        self.checker.process_began();
+        if self.part != Part::Storm {
+            self.at(self.now_ns + MILLIS, Todo::AuditTurn);
+        }
+        self.tell(Event::Start)
+    }
+
+    /// The operator wants the process to stop.
+    pub(super) fn ask_to_stop(&mut self) -> Step {
+        if self.broker.is_none() || self.halting {
+            return Ok(());
+        }
+        self.trace.note(self.now_ns, Lane::World, format_args!("the process is asked to stop"));
+        self.checker.stop_asked();
+        self.in_this_life(self.now_ns + 4 * SECONDS, Todo::StopLate);
+        self.in_this_life(self.now_ns + 60 * SECONDS, Todo::StopOverdue);
+        self.tell(Event::Stop)
+    }
+
+    /// What the operator may do at any moment.
+    pub(super) fn operate(&mut self, moment: fmt::Arguments<'_>) -> Step {
+        let answers = [
+            "nothing",
+            "stops the process",
+            "fills the disk",
+            "makes room",
+            "sets the clock back an hour",
+            "sets the clock forward a day",
+            "lets the machine sleep for ten minutes",
+        ];
+        let picked = self.d.rarely(Concern::Operator, self.rates.operator, answers.len(), moment, &|picked| {
+            answers[picked].to_owned()
+        });
+        if picked != 0 {
+            self.trace.note(self.now_ns, Lane::World, format_args!("the operator {}", answers[picked]));
+        }
+        match picked {
+            1 => self.ask_to_stop(),
+            2 => {
+                let left = [0, 1, 3, 12, 40];
+                let words = |picked: usize| format!("{} sectors are left", left[picked]);
+                let sectors =
+                    left[self.d.choose(Concern::Operator, left.len(), format_args!("{moment}, room"), &words)];
+                let capacity = self.disk.used_bytes() + sectors * u64::from(self.plan.sector_bytes);
+                self.disk.set_capacity(Some(capacity));
+                Ok(())
+            }
+            3 => {
+                self.disk.set_capacity(None);
+                Ok(())
+            }
+            4 => {
+                self.wall_offset_ms -= 3_600_000;
+                Ok(())
+            }
+            5 => {
+                self.wall_offset_ms += 86_400_000;
+                Ok(())
+            }
+            6 => {
+                self.sleep(600 * SECONDS);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The clock goes on, and nothing else does.
+    fn sleep(&mut self, ns: u64) {
+        self.now_ns += ns;
+        if self.checker.is_stopping() {
+            self.checker.stop_is_late();
+        }
+        self.agenda =
+            std::mem::take(&mut self.agenda).into_iter().map(|((at, n), todo)| ((at + ns, n), todo)).collect();
+        for flying in self.flying.values_mut() {
+            flying.ready_ns += ns;
+        }
+    }
+
+    /// How long a client's bytes take.
+    pub(super) fn network_ns(&self) -> u64 {
+        30 * MICROS
+    }
+}
