@@ -1,0 +1,426 @@
+//! `plimsoll dump`: what stands in one file of a data directory.
+
+use super::connection::output;
+use super::verify::EXIT_DIRECTORY;
+use super::{EXIT_USAGE, complain};
+use plimsoll_core::group::offset_file;
+use plimsoll_core::layout;
+use plimsoll_core::log::scan::{Scan, Step};
+use plimsoll_core::log::search::{self, Search};
+use plimsoll_core::log::topic_file::TopicToml;
+use plimsoll_core::log::watermark::{self, Slot, Watermark};
+use plimsoll_core::message::Message;
+use plimsoll_core::record::{self, Frame, HEADER_BYTES, Invalid, Kind, LogId, PREFIX_BYTES, Salt};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+/// Bytes read at once.
+const PIECE: usize = 1 << 20;
+/// Bytes of a value that are shown.
+const PREVIEW: usize = 60;
+/// Frames that are asked for the salt at most.
+const WITNESSES: usize = 100;
+
+/// Show what stands in a segment, a watermark or a group's offset file
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+A segment is shown one record a line. Damage is shown in its place, and the dump goes on at the next valid record; whether \
+it matters is for `plimsoll verify` to say. The checksums start from the log id in the topic.toml beside log/; without one \
+the records themselves yield it.
+
+Examples:
+  plimsoll dump data/topics/default/log/00000000000000000000.log
+  plimsoll dump --json data/topics/default/log/00000000000000000000.log | jq .offset
+  plimsoll dump data/topics/default/watermark
+  plimsoll dump data/topics/default/groups/billing.offset
+
+Exit codes: 0, 2 usage (also a file of another kind), 5 unreadable.")]
+pub(crate) struct Args {
+    /// A segment (.log), a watermark or a group's .offset file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Print a JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Dumps the file.
+pub(crate) fn run(args: Args) -> i32 {
+    let mut lines = Lines { out: output(), json: args.json };
+    let dumped = dump(&args.file, &mut lines).and_then(|()| Ok(lines.out.flush()?));
+    match dumped {
+        Ok(()) => 0,
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => 0,
+        Err(Failure::Output(error)) => {
+            complain("dump", format_args!("cannot write to standard output: {error}"));
+            1
+        }
+        Err(Failure::Usage(sentence)) => {
+            complain("dump", sentence);
+            EXIT_USAGE
+        }
+        Err(Failure::Input(error)) => {
+            complain("dump", format_args!("cannot read {}: {error}", args.file.display()));
+            EXIT_DIRECTORY
+        }
+        Err(Failure::NoSalt) => {
+            let sentence = format_args!(
+                "{}: no topic.toml and no watermark beside log/, and no record yields the salt of the checksums",
+                args.file.display()
+            );
+            complain("dump", sentence);
+            EXIT_DIRECTORY
+        }
+    }
+}
+
+enum Failure {
+    Output(io::Error),
+    Input(io::Error),
+    Usage(String),
+    NoSalt,
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::Output(error)
+    }
+}
+
+/// Prints name and value pairs, as `name=value` or as a JSON object.
+struct Lines<W> {
+    out: W,
+    json: bool,
+}
+
+impl<W: Write> Lines<W> {
+    fn line(&mut self, fields: &[(&str, Value)]) -> io::Result<()> {
+        if self.json {
+            let object: serde_json::Map<String, Value> =
+                fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            return writeln!(self.out, "{}", Value::Object(object));
+        }
+        let mut separator = "";
+        for (name, value) in fields {
+            match value {
+                Value::String(text) if is_word(text) => write!(self.out, "{separator}{name}={text}")?,
+                Value::Array(values) if values.iter().all(|value| value.as_str().is_some_and(is_word)) => {
+                    let words: Vec<&str> = values.iter().filter_map(Value::as_str).collect();
+                    write!(self.out, "{separator}{name}={}", words.join(","))?;
+                }
+                // Previews are escaped already, but for the quote.
+                Value::String(text) => write!(self.out, "{separator}{name}=\"{}\"", text.replace('"', "\\\""))?,
+                value => write!(self.out, "{separator}{name}={value}")?,
+            }
+            separator = " ";
+        }
+        writeln!(self.out)
+    }
+}
+
+/// Whether a text needs no quotes.
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'"' | b'=' | b',' | b'\\'))
+}
+
+fn dump(path: &Path, lines: &mut Lines<impl Write>) -> Result<(), Failure> {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = name.strip_suffix(layout::TMP).unwrap_or(&name);
+    let is_group = layout::parse_group_offset(name).is_some();
+    let is_watermark = layout::watermark("").trim_start_matches('/') == name;
+    if !is_group && !is_watermark && !name.ends_with(layout::LOG_SUFFIX) {
+        let sentence = "is no segment (.log), no watermark and no group's .offset file";
+        return Err(Failure::Usage(format!("{} {sentence}", path.display())));
+    }
+    let file = File::open(path).map_err(Failure::Input)?;
+    let metadata = file.metadata().map_err(Failure::Input)?;
+    if !metadata.is_file() {
+        return Err(Failure::Input(io::Error::other("it is not a file")));
+    }
+    if is_watermark {
+        dump_watermark(&read_at(&file, 0, watermark::FILE_BYTES)?, lines)
+    } else if is_group {
+        let bytes = read_at(&file, 0, PIECE)?;
+        Ok(match offset_file::parse_offset(&bytes) {
+            Some(offset) => lines.line(&[("committed", offset.into())]),
+            None => lines.line(&[("damage", "group-unreadable".into()), ("bytes", preview(&bytes))]),
+        }?)
+    } else {
+        Segment::open(path, name, file, metadata.len())?.dump(lines)
+    }
+}
+
+fn dump_watermark(bytes: &[u8], lines: &mut Lines<impl Write>) -> Result<(), Failure> {
+    let slots = Watermark::read(bytes);
+    let current = slots.current();
+    for (name, position, slot) in [
+        ("running", watermark::RUNNING_POSITION, slots.running),
+        ("anchored", watermark::ANCHORED_POSITION, slots.anchored),
+    ] {
+        let place = [("slot", name.into()), ("position", position.into())];
+        match slot {
+            Some(slot) => {
+                let Slot { log_id, sequence, start, durable, clean } = slot;
+                let values = [
+                    ("sequence", sequence.into()),
+                    ("start", start.into()),
+                    ("durable", durable.into()),
+                    ("clean", clean.into()),
+                    ("logId", hex(&log_id).into()),
+                    ("counts", (current == Some(slot)).into()),
+                ];
+                lines.line(&[&place[..], &values].concat())?;
+            }
+            None => lines.line(&[&place[..], &[("damage", "slot-unreadable".into())]].concat())?,
+        }
+    }
+    Ok(())
+}
+
+/// A segment file and what its checksums start from.
+struct Segment {
+    file: File,
+    length: u64,
+    /// The offset in its name, else that of the first frame.
+    base: u64,
+    salt: Salt,
+}
+
+impl Segment {
+    fn open(path: &Path, name: &str, file: File, length: u64) -> Result<Segment, Failure> {
+        let named = layout::parse_segment(name);
+        let log_id = path.canonicalize().ok().as_deref().and_then(log_id_beside);
+        let (base, salt) = match (named, log_id) {
+            (Some(base), Some(log_id)) => (base, Salt::new(&log_id, base)),
+            (named, _) => {
+                let (first, salt) = salt_from_frames(&file)?;
+                (named.unwrap_or(first), salt)
+            }
+        };
+        Ok(Segment { file, length, base, salt })
+    }
+
+    fn dump(&self, lines: &mut Lines<impl Write>) -> Result<(), Failure> {
+        let mut place = Some((0, self.base));
+        while let Some((position, expected)) = place {
+            place = self.dump_from(position, expected, lines)?;
+        }
+        Ok(())
+    }
+
+    /// Dumps frames up to damage or the end. Returns where to go on: the position of the next valid frame and its offset.
+    fn dump_from(
+        &self,
+        position: u64,
+        expected: u64,
+        lines: &mut Lines<impl Write>,
+    ) -> Result<Option<(u64, u64)>, Failure> {
+        let mut scan = Scan::new(self.salt, position, expected);
+        let mut read_to = position;
+        let invalid = loop {
+            match scan.step() {
+                Step::Frame { position, frame } => lines.line(&frame_fields(position, &frame))?,
+                Step::Invalid(invalid) => break invalid,
+                Step::NeedBytes(needed) => {
+                    let bytes = read_at(&self.file, read_to, PIECE)?;
+                    read_to += bytes.len() as u64;
+                    if bytes.is_empty() {
+                        match scan.at_end(needed) {
+                            None => return Ok(None),
+                            Some(invalid) => break invalid,
+                        }
+                    }
+                    scan.push(&bytes.into());
+                }
+            }
+        };
+        self.dump_damage(scan.position(), scan.expected(), invalid, lines)
+    }
+
+    fn dump_damage(
+        &self,
+        position: u64,
+        expected: u64,
+        invalid: Invalid,
+        lines: &mut Lines<impl Write>,
+    ) -> Result<Option<(u64, u64)>, Failure> {
+        // Every offset counts here: also a copy of an old segment is to be shown.
+        let mut search = Search::new(position, 0, self.salt);
+        let mut read_to = position;
+        while search.found().first.is_none() {
+            let bytes = read_at(&self.file, read_to, PIECE)?;
+            if bytes.is_empty() {
+                break;
+            }
+            read_to += bytes.len() as u64;
+            search.push(&bytes);
+        }
+        let found = search.finish();
+        let mut fields = vec![("position", position.into())];
+        let Some(next) = found.first else {
+            if found.nonzero_end.is_none() {
+                fields.extend([("unusedBytes", (self.length - position).into())]);
+            } else {
+                let first = read_at(&self.file, position, PREVIEW)?;
+                fields.extend([
+                    ("damage", invalid.as_str().into()),
+                    ("expectedOffset", expected.into()),
+                    ("bytes", (self.length - position).into()),
+                    ("preview", preview(&first)),
+                ]);
+            }
+            lines.line(&fields)?;
+            return Ok(None);
+        };
+        let bytes = read_at(&self.file, next, HEADER_BYTES)?;
+        let header: [u8; HEADER_BYTES] = bytes.try_into().map_err(|_| shrank())?;
+        let offset = u64::from_be_bytes(header[8..].try_into().expect("eight bytes"));
+        fields.extend([
+            ("damage", invalid.as_str().into()),
+            ("expectedOffset", expected.into()),
+            ("bytes", (next - position).into()),
+            ("validRecordAt", next.into()),
+            ("validRecordOffset", offset.into()),
+        ]);
+        lines.line(&fields)?;
+        Ok(Some((next, offset)))
+    }
+}
+
+/// The log id in the `topic.toml` or, if that is lost, in the watermark of the topic whose `log/` the file lies in.
+fn log_id_beside(path: &Path) -> Option<LogId> {
+    let topic = path.parent()?.parent()?;
+    let read = |name: String| std::fs::read(topic.join(name.trim_start_matches('/'))).ok();
+    let written = read(layout::topic_toml("")).and_then(|bytes| TopicToml::parse(&bytes).ok());
+    written.map(|toml| toml.log_id).or_else(|| {
+        let slots = Watermark::read(&read(layout::watermark(""))?);
+        slots.current().map(|slot| slot.log_id)
+    })
+}
+
+/// The first frame's offset, and the salt that most of the first frames agree on, so that damage in one of them does not
+/// matter.
+fn salt_from_frames(file: &File) -> Result<(u64, Salt), Failure> {
+    let mut votes: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+    let mut first = None;
+    let mut position = 0;
+    for at in 0..WITNESSES {
+        let header = read_at(file, position, HEADER_BYTES)?;
+        let Some(header) = header.first_chunk::<HEADER_BYTES>() else { break };
+        let Some(size) = record::frame_size(header) else { break };
+        let bytes = read_at(file, position, size)?;
+        first.get_or_insert(u64::from_be_bytes(header[8..].try_into().expect("eight bytes")));
+        if let Some(Salt(salt)) = search::derive_salt(&bytes) {
+            votes.entry(salt).or_insert((0, WITNESSES - at)).0 += 1;
+        }
+        position += size as u64;
+    }
+    // Of equally many, the one that was met first.
+    let best = votes.into_iter().max_by_key(|(_, votes)| *votes).map(|(salt, _)| Salt(salt));
+    first.zip(best).ok_or(Failure::NoSalt)
+}
+
+fn frame_fields(position: u64, frame: &Frame<'_>) -> Vec<(&'static str, Value)> {
+    let time = i64::from_be_bytes(frame.payload[5..PREFIX_BYTES].try_into().expect("eight bytes"));
+    let mut fields = vec![
+        ("position", position.into()),
+        ("offset", frame.offset.into()),
+        ("count", frame.count.into()),
+        ("kind", kind_name(frame.kind).into()),
+        ("lag", frame.lag.into()),
+        ("time", time_text(time)),
+    ];
+    let Some(message) = Message::parse(frame.payload) else {
+        let value = &frame.payload[PREFIX_BYTES..];
+        fields.push(("valueBytes", value.len().into()));
+        if frame.kind != Kind::Padding {
+            fields.push(("value", preview(value)));
+        }
+        return fields;
+    };
+    if let Some((producer, sequence)) = message.producer {
+        fields.extend([("producer", producer.into()), ("sequence", sequence.into())]);
+    }
+    if let Some(key) = message.key {
+        fields.push(("key", preview(key)));
+    }
+    let headers: Vec<Value> = message.headers().map(|(name, _)| preview(name)).collect();
+    if !headers.is_empty() {
+        fields.push(("headers", headers.into()));
+    }
+    fields.extend([("valueBytes", message.value.len().into()), ("value", preview(message.value))]);
+    fields
+}
+
+fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Message => "message",
+        Kind::LostRun => "lost-run",
+        Kind::RemovedRun => "removed-run",
+        Kind::QueueOperation => "queue-operation",
+        Kind::Batch => "batch",
+        Kind::Padding => "padding",
+    }
+}
+
+/// UTC, or the bare number where a calendar has no name for it.
+fn time_text(ms: i64) -> Value {
+    /// The last millisecond of the year 9999.
+    const LAST: u64 = 253_402_300_799_999;
+    match u64::try_from(ms) {
+        Ok(ms) if ms <= LAST => {
+            humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(ms)).to_string().into()
+        }
+        _ => ms.into(),
+    }
+}
+
+/// The beginning of some bytes, with what can't be printed escaped.
+fn preview(bytes: &[u8]) -> Value {
+    let mut text = String::new();
+    for chunk in bytes[..bytes.len().min(PREVIEW)].utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' => text.push_str("\\\\"),
+                c if c.is_control() => text.extend(c.escape_default()),
+                c => text.push(c),
+            }
+        }
+        for byte in chunk.invalid() {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    if bytes.len() > PREVIEW {
+        text.push('…');
+    }
+    text.into()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Fewer bytes only at the end of the file.
+fn read_at(file: &File, position: u64, length: usize) -> Result<Vec<u8>, Failure> {
+    let mut bytes = vec![0; length];
+    let mut filled = 0;
+    while filled < length {
+        match file.read_at(&mut bytes[filled..], position + filled as u64) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Failure::Input(error)),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+fn shrank() -> Failure {
+    Failure::Input(io::Error::other("it became shorter meanwhile"))
+}

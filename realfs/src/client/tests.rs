@@ -1,0 +1,371 @@
+//! The client against a scripted broker: what it sends is compared, what it gets is written down. Against the real
+//! broker it runs in the tests of the workspace.
+
+use super::*;
+use plimsoll_core::message;
+use plimsoll_core::protocol::line;
+use std::io::Write;
+use std::net::{Shutdown, TcpListener};
+use std::thread::JoinHandle;
+
+/// What a scripted broker does next.
+enum Step {
+    /// These bytes must come.
+    Expect(Vec<u8>),
+    /// Send these.
+    Send(Vec<u8>),
+    /// Send these one by one.
+    Trickle(Vec<u8>),
+    /// Break the connection and take the next one.
+    Hangup,
+    /// Keep silent until the client is gone.
+    Silence,
+}
+use Step::*;
+
+fn expect(text: &str) -> Step {
+    Expect(text.as_bytes().to_vec())
+}
+
+fn reply(text: &str) -> Step {
+    Send(text.as_bytes().to_vec())
+}
+
+/// Runs the script; the thread panics where the client says something else.
+fn broker(script: Vec<Step>) -> (String, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let thread = thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        for step in script {
+            match step {
+                Expect(bytes) => {
+                    let mut got = vec![0; bytes.len()];
+                    stream.read_exact(&mut got).unwrap();
+                    assert_eq!(got.escape_ascii().to_string(), bytes.escape_ascii().to_string());
+                }
+                Send(bytes) => stream.write_all(&bytes).unwrap(),
+                Trickle(bytes) => bytes.iter().for_each(|byte| stream.write_all(&[*byte]).unwrap()),
+                Hangup => {
+                    stream.shutdown(Shutdown::Both).unwrap();
+                    stream = listener.accept().unwrap().0;
+                }
+                Silence => {
+                    let _ = stream.read(&mut [0; 1]);
+                }
+            }
+        }
+    });
+    (address, thread)
+}
+
+fn connect(address: &str) -> Client {
+    let options = Options { reply_timeout: Duration::from_millis(300), ..Options::default() };
+    Client::connect(address, options).unwrap()
+}
+
+#[test]
+fn every_request_and_its_reply() {
+    let (address, thread) = broker(vec![
+        expect("PING\n"),
+        reply("PONG\n"),
+        expect("PUB DURABLE hello\n"),
+        Trickle(b"OK 15 DURABLE\n".to_vec()),
+        expect("PUBN @t WRITTEN 3 key=k%20 h.a=%00\na\nb\n"),
+        reply("OK 18446744073709551615 WRITTEN\n"),
+        expect("ACK @t g 7\n"),
+        reply("ACKED 8\n"),
+        expect("SEEK g time=-5\n"),
+        reply("SOUGHT 0\n"),
+        expect("STATUS @t\n"),
+        reply(
+            "STATUS topic=t start=1 durable=2 written=3 next=4 segments=5 bytes=6 groups=7 forces=8 forceMeanUs=9 later=x\n",
+        ),
+        expect("TOPICS\n"),
+        reply("TOPIC name=default start=0 durable=0 next=0 bytes=0\nTOPIC name=t\nEND 2\n"),
+        expect("GROUPS\n"),
+        reply("GROUP name=g committed=3 lag=4 held=yes\nEND 1\n"),
+        expect("CREATE @new\n"),
+        reply("ERR BAD_NAME no such name\n"),
+        expect("CREATE @new\n"),
+        reply("CREATED new\n"),
+        expect("HELLO\n"),
+        reply("HELLO version=1.2 maxPayload=1 maxUnanswered=2 maxFetchWaitMs=3 maxFetchBytes=4\n"),
+        expect("QUIT\n"),
+        reply("BYE\n"),
+    ]);
+    let mut client = connect(&address);
+    client.ping().unwrap();
+    let outcome = client.publish(None, Level::Durable, &Publication::new(b"hello")).unwrap();
+    assert_eq!(outcome, Outcome::Stored { offset: 15, level: Level::Durable });
+    let headers = [(b"a".to_vec(), b"\0".to_vec())];
+    let message = Publication { value: b"a\nb", key: Some(b"k "), headers: &headers };
+    let outcome = client.publish(Some("t"), Level::Written, &message).unwrap();
+    assert_eq!(outcome, Outcome::Stored { offset: u64::MAX, level: Level::Written });
+    assert_eq!(client.ack(Some("t"), "g", 7), Ok(8));
+    assert_eq!(client.seek(None, "g", SeekTo::TimeMs(-5)), Ok(0));
+    let status = client.status(Some("t")).unwrap();
+    assert_eq!((status.topic.as_str(), status.start, status.force_mean_us), ("t", 1, 9));
+    assert_eq!(client.topics().unwrap(), ["default", "t"]);
+    let group = GroupStatus { group: "g".into(), committed: 3, lag: 4, held: true };
+    assert_eq!(client.groups(None).unwrap(), [group]);
+    assert!(client.create("new").unwrap_err().is(Code::BadName));
+    client.create("new").unwrap();
+    assert_eq!(client.hello().unwrap().fetch_bytes_max, 4);
+    client.quit().unwrap();
+    thread.join().unwrap();
+}
+
+#[test]
+fn values_that_a_line_would_change_go_with_their_length() {
+    for (value, request) in [
+        (&b"a b"[..], &b"PUB WRITTEN a b\n"[..]),
+        (b"a\rb", b"PUB WRITTEN a\rb\n"),
+        (b"a\r", b"PUBN WRITTEN 2\na\r\n"),
+        (b" a", b"PUBN WRITTEN 2\n a\n"),
+        (b"a\nPUB", b"PUBN WRITTEN 5\na\nPUB\n"),
+        (b"", b"PUB WRITTEN \n"),
+    ] {
+        let mut out = Vec::new();
+        wire::encode_publish(&mut out, None, Level::Written, &Publication::new(value)).unwrap();
+        assert_eq!(out.escape_ascii().to_string(), request.escape_ascii().to_string());
+    }
+}
+
+#[test]
+fn names_cannot_smuggle_a_request() {
+    let (address, thread) = broker(vec![Silence]);
+    let mut client = connect(&address);
+    let message = Publication::new(b"x");
+    assert!(matches!(client.publish(Some("a b"), Level::Durable, &message), Err(Error::Request(_))));
+    assert!(matches!(client.status(Some("a\nQUIT")), Err(Error::Request(_))));
+    assert!(matches!(client.ack(None, "", 1), Err(Error::Request(_))));
+    let headers = [(b"a=\n".to_vec(), vec![])];
+    let message = Publication { headers: &headers, ..message };
+    assert!(matches!(client.publish(None, Level::Durable, &message), Err(Error::Request(_))));
+    drop(client);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_lost_connection_leaves_what_was_in_flight_unknown() {
+    let (address, thread) = broker(vec![
+        expect("PUB DURABLE a\nPUB DURABLE b\nPUB DURABLE c\n"),
+        reply("OK 0 DURABLE\nERR QUEUE_FULL wait\nOK"),
+        Hangup,
+        expect("PUB DURABLE d\n"),
+        reply("OK 2 DURABLE\n"),
+    ]);
+    let mut client = connect(&address);
+    for value in [b"a", b"b", b"c"] {
+        client.publish_nowait(None, Level::Durable, &Publication::new(value)).unwrap();
+    }
+    assert!(matches!(client.status(None), Err(Error::Request(_))), "replies must be taken first");
+    assert_eq!(client.recv_reply(), Some(Outcome::Stored { offset: 0, level: Level::Durable }));
+    assert!(matches!(client.recv_reply(), Some(Outcome::Refused(error)) if error.known() == Some(Code::QueueFull)));
+    assert_eq!(client.recv_reply(), Some(Outcome::Unknown));
+    assert!(matches!(client.loss(), Some(Error::Disconnected { .. })));
+    assert_eq!(client.recv_reply(), None);
+    let outcome = client.publish(None, Level::Durable, &Publication::new(b"d")).unwrap();
+    assert_eq!(outcome, Outcome::Stored { offset: 2, level: Level::Durable });
+    thread.join().unwrap();
+}
+
+#[test]
+fn silence_and_nonsense_are_told_apart() {
+    let (address, thread) = broker(vec![expect("PING\n"), Silence]);
+    let mut client = connect(&address);
+    assert!(matches!(client.ping(), Err(Error::Timeout { .. })));
+    thread.join().unwrap();
+
+    let (address, thread) = broker(vec![expect("PUB DURABLE a\n"), reply("HTTP/1.1 400 Bad Request\r\n"), Silence]);
+    let mut client = connect(&address);
+    let outcome = client.publish(None, Level::Durable, &Publication::new(b"a")).unwrap();
+    assert_eq!(outcome, Outcome::Unknown);
+    assert!(matches!(client.loss(), Some(Error::Protocol(_))));
+    thread.join().unwrap();
+
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    assert!(matches!(Client::connect(&nobody, Options::default()), Err(Error::Connect { .. })));
+}
+
+#[test]
+fn a_broker_that_answers_before_it_reads_on_blocks_nobody() {
+    // Megabytes both ways: a client that only writes would wait for a broker that waits for it.
+    const COUNT: u64 = 200_000;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let thread = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let (mut offset, mut received) = (0u64, vec![0; 4096]);
+        while let Ok(n @ 1..) = stream.read(&mut received) {
+            let mut replies = Vec::new();
+            for _ in 0..received[..n].iter().filter(|byte| **byte == b'\n').count() {
+                writeln!(replies, "OK {offset} ACCEPTED").unwrap();
+                offset += 1;
+            }
+            stream.write_all(&replies).unwrap();
+        }
+    });
+    let mut client = connect(&address);
+    for _ in 0..COUNT {
+        client.publish_nowait(None, Level::Accepted, &Publication::new(&[b'x'; 100])).unwrap();
+    }
+    for offset in 0..COUNT {
+        assert_eq!(client.recv_reply(), Some(Outcome::Stored { offset, level: Level::Accepted }));
+    }
+    drop(client);
+    thread.join().unwrap();
+}
+
+/// A reply with every kind of line in it, by the broker's own encoder.
+fn reply_of_messages() -> Vec<u8> {
+    let mut body = vec![0, 0, 0, 0, message::flags(false, true, true)];
+    body.extend_from_slice(&1234i64.to_be_bytes());
+    message::encode_head(&mut body, None, Some(b"k%"), &[(b"h", b"v ")]);
+    body.extend_from_slice(b"with\nall");
+    let full = message::Message::parse(&body).unwrap();
+    let plain = [b"\0\0\0\0\0\0\0\0\0\0\0\0\0plain".to_vec(), b"\0\0\0\0\0\0\0\0\0\0\0\0\0ends in\r".to_vec()];
+
+    let mut out = Vec::new();
+    line::encode_message(&mut out, 7, &message::Message::parse(&plain[0]).unwrap(), false);
+    line::encode_message(&mut out, 8, &message::Message::parse(&plain[1]).unwrap(), false);
+    line::encode_gap(&mut out, 9, 12);
+    line::encode_message(&mut out, 12, &full, true);
+    line::encode_end(&mut out, 3);
+    out
+}
+
+#[test]
+fn a_reply_means_the_same_in_any_fragmentation() {
+    let reply = reply_of_messages();
+    for cut in 0..reply.len() {
+        for second in [cut, cut + 1, (cut + reply.len()) / 2] {
+            let mut parser = BatchParser::default();
+            for so_far in [cut, second] {
+                let progress = parser.advance(&reply[..so_far]).unwrap();
+                assert!(matches!(progress, Progress::NeedMore) || so_far == reply.len());
+            }
+            assert!(matches!(parser.advance(&reply).unwrap(), Progress::Whole(n) if n == reply.len()));
+            let found: Vec<_> = parser.batch(&reply).iter().collect();
+            let [
+                Delivered::Message(a),
+                Delivered::Message(b),
+                Delivered::Gap { first: 9, next: 12 },
+                Delivered::Message(c),
+            ] = found[..]
+            else {
+                panic!("{found:?}")
+            };
+            assert_eq!((a.offset, a.value, a.time_ms()), (7, &b"plain"[..], None));
+            assert_eq!((b.offset, b.value, b.key()), (8, &b"ends in\r"[..], None));
+            assert_eq!((c.offset, c.value, c.time_ms()), (12, &b"with\nall"[..], Some(1234)));
+            assert_eq!(c.key().as_deref(), Some(&b"k%"[..]));
+            let headers: Vec<_> = c.headers().map(|(name, value)| (name.to_vec(), value.into_owned())).collect();
+            assert_eq!(headers, [(b"h".to_vec(), b"v ".to_vec())]);
+        }
+    }
+}
+
+#[test]
+fn fetch_and_read_borrow_what_came() {
+    let (address, thread) = broker(vec![
+        expect("FETCH @t g 10 50 META\n"),
+        Trickle(reply_of_messages()),
+        expect("READ 3 1\n"),
+        reply("ERR OUT_OF_RANGE no\n"),
+        expect("READ 7 3\n"),
+        Send(reply_of_messages()),
+        expect("READ 7 3\n"),
+        reply("MSG 7 x\nEND 2\n"),
+        Silence,
+    ]);
+    let mut client = connect(&address);
+    assert_eq!(client.fetch(Some("t"), "g", 10, 50, true).unwrap().messages(), 3);
+    assert!(client.read(None, 3, 1, false).unwrap_err().is(Code::OutOfRange));
+    let batch = client.read(None, 7, 3, false).unwrap();
+    assert_eq!((batch.messages(), batch.iter().count(), batch.is_empty()), (3, 4, false));
+    assert!(matches!(client.read(None, 7, 3, false), Err(Error::Protocol(_))), "a count that is not true");
+    thread.join().unwrap();
+}
+
+#[test]
+fn raw_frames_are_checked_end_to_end() {
+    let salt = Salt(77);
+    let mut frames = Vec::new();
+    for offset in 5..8 {
+        record::encode(&mut frames, salt, offset, 0, 0, 1, |out| out.extend_from_slice(b"value"));
+    }
+    let mut flipped = frames.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    let head = |bytes: &[u8]| reply(&format!("FRAMES 5 {} 77\n", bytes.len()));
+    let (address, thread) = broker(vec![
+        expect("READRAW 5 1000\n"),
+        head(&frames),
+        Trickle(frames.clone()),
+        expect("READRAW 5 1000\n"),
+        head(&flipped),
+        Send(flipped.clone()),
+        expect("READRAW 8 1000\n"),
+        reply("FRAMES 8 0 0\n"),
+    ]);
+    let mut client = connect(&address);
+    let raw = client.read_raw(None, 5, 1000).unwrap();
+    let offsets: Vec<_> = raw.frames().map(|frame| frame.unwrap().offset).collect();
+    assert_eq!(offsets, [5, 6, 7]);
+    let raw = client.read_raw(None, 5, 1000).unwrap();
+    let results: Vec<_> = raw.frames().map(|frame| frame.is_ok()).collect();
+    assert_eq!(results, [true, true, false]);
+    assert_eq!(client.read_raw(None, 8, 1000).unwrap().frames().count(), 0);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_publisher_repeats_what_was_not_stored() {
+    let (address, thread) = broker(vec![
+        expect("PUB DURABLE a\nPUB DURABLE b\n"),
+        reply("ERR QUEUE_FULL wait\nOK 0 DURABLE\n"),
+        expect("PUB DURABLE a\n"),
+        reply("OK 1 DURABLE\n"),
+    ]);
+    let mut publisher = Publisher::new(connect(&address), None, Level::Durable, 2, false);
+    publisher.push(&Publication::new(b"a")).unwrap();
+    publisher.push(&Publication::new(b"b")).unwrap();
+    let (summary, error) = publisher.finish();
+    assert_eq!((summary.stored, summary.queue_full, summary.unknown, error), (2, 1, 0, None));
+    assert_eq!(summary.level, Some(Level::Durable));
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_publisher_repeats_lost_ones_only_when_told_to() {
+    let script = |again: &str| {
+        let mut script = vec![expect("PUB DURABLE a\nPUB DURABLE b\n"), reply("OK 0 DURABLE\n"), Hangup];
+        if !again.is_empty() {
+            script.extend([expect(again), reply("OK 2 DURABLE\nOK 3 DURABLE\n")]);
+        }
+        broker(script)
+    };
+    let publish = |address: &str, retry| {
+        let mut publisher = Publisher::new(connect(address), None, Level::Durable, 2, retry);
+        publisher.push(&Publication::new(b"a")).unwrap();
+        publisher.push(&Publication::new(b"b")).unwrap();
+        let third = publisher.push(&Publication::new(b"c")).and_then(|()| publisher.settle());
+        let (summary, _) = publisher.finish();
+        (summary, third)
+    };
+
+    let (address, thread) = script("PUB DURABLE b\nPUB DURABLE c\n");
+    let (summary, third) = publish(&address, true);
+    // The third was sent before anybody knew.
+    assert_eq!((summary.stored, summary.repeated, summary.unknown, third), (3, 2, 0, Ok(())));
+    thread.join().unwrap();
+
+    let (address, thread) = script("");
+    let (summary, third) = publish(&address, false);
+    assert!(third.unwrap_err().is_indeterminate());
+    assert_eq!((summary.stored, summary.repeated), (1, 0));
+    assert!(summary.unknown >= 1);
+    let _unblock_accept = TcpStream::connect(&address);
+    thread.join().unwrap();
+}

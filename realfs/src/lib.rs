@@ -1,0 +1,13 @@
+//! Plimsoll on Linux files and TCP: the backend, the client library and the command line.
+
+pub mod cli;
+pub mod client;
+mod directory;
+pub mod disk;
+pub mod driver;
+mod net;
+mod offline;
+pub mod report;
+
+// A broker with planted bugs is for the simulator alone.
+const _: () = assert!(!plimsoll_core::planted::ENABLED, "plimsoll must not be built with the feature `planted`");

@@ -1,0 +1,5 @@
+//! The `plimsoll` command.
+
+fn main() {
+    std::process::exit(plimsoll::cli::run(std::env::args_os()));
+}

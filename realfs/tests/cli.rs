@@ -1,0 +1,231 @@
+//! The client verbs as a person runs them, against the real broker: the binary of this very build.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use tempfile::TempDir;
+
+const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
+
+/// A broker on a temporary directory, killed at the end.
+struct Broker {
+    child: Child,
+    address: String,
+    _dir: TempDir,
+}
+
+impl Broker {
+    fn start(more: &[&str]) -> Broker {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = Command::new(PLIMSOLL)
+            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+            .arg(dir.path().join("data"))
+            .args(more)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let ready = lines.by_ref().find(|line| line.starts_with("READY ")).expect("it starts");
+        let address = ready.split("address=").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+        thread::spawn(move || lines.for_each(drop));
+        Broker { child, address, _dir: dir }
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(PLIMSOLL);
+        command.args(args).env("PLIMSOLL_ADDRESS", &self.address);
+        command
+    }
+
+    /// Runs a verb to its end: exit code, standard output, standard error.
+    fn run(&self, args: &[&str]) -> (i32, String, String) {
+        told(self.command(args).stdin(Stdio::null()).output().unwrap())
+    }
+
+    /// The same, with something on standard input.
+    fn run_with(&self, input: &[u8], args: &[&str]) -> (i32, String, String) {
+        let mut child =
+            self.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let input = input.to_vec();
+        let writer = thread::spawn(move || stdin.write_all(&input));
+        let told = told(child.wait_with_output().unwrap());
+        let _ = writer.join().unwrap();
+        told
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn told(output: Output) -> (i32, String, String) {
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().expect("not killed"), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn publish_consume_and_look_around() {
+    let broker = Broker::start(&[]);
+    let (code, out, _) = broker.run(&["pub", "one", "two"]);
+    assert_eq!(code, 0);
+    assert!(out.starts_with("2 messages DURABLE, offsets 0 to 1, in "), "{out}");
+    let (code, out, _) = broker.run(&["pub", "--json", "--level", "written", "three"]);
+    let object: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &object["level"], &object["messages"]), (0, &"WRITTEN".into(), &1.into()));
+    let (code, out, _) = broker.run_with(b"four\n\nfive", &["pub"]);
+    assert_eq!(code, 0);
+    assert!(out.starts_with("2 messages DURABLE, offsets 3 to 4, in ") && out.ends_with("1 empty lines left out\n"));
+
+    assert_eq!(broker.run(&["consume", "--group", "g", "--count", "2"]).1, "one\ntwo\n");
+    assert_eq!(broker.run(&["consume", "--group", "g", "--ack-every", "1"]).1, "three\nfour\nfive\n");
+    assert_eq!(broker.run(&["consume", "--group", "g"]), (0, String::new(), String::new()));
+    assert_eq!(broker.run(&["seek", "g", "3"]).1, "group g is at 3\n");
+    let (_, out, _) = broker.run(&["groups"]);
+    assert_eq!(out.split_whitespace().collect::<Vec<_>>(), ["group", "committed", "lag", "held", "g", "3", "2", "no"]);
+    assert_eq!(broker.run(&["consume", "--group", "g", "--format", "raw"]).1, "fourfive");
+    assert_eq!(broker.run(&["consume", "--offset", "1", "--count", "1"]).1, "two\n");
+
+    assert_eq!(broker.run(&["create", "orders"]).1, "created orders\n");
+    assert_eq!(broker.run(&["topics"]).1, "default\norders\n");
+    let status: serde_json::Value = serde_json::from_str(&broker.run(&["status", "--json"]).1).unwrap();
+    assert_eq!((&status[0]["durable"], &status[0]["next"]), (&5.into(), &5.into()));
+    assert_eq!((&status[1]["topic"], &status[1]["next"]), (&"orders".into(), &0.into()));
+    assert!(broker.run(&["status"]).1.starts_with("topic "));
+}
+
+#[test]
+fn any_bytes_key_and_headers_come_back() {
+    let broker = Broker::start(&[]);
+    let bytes: Vec<u8> = (0..=255).chain([b'\r']).collect();
+    assert_eq!(broker.run_with(&bytes, &["pub", "--whole", "--key", "a b%", "--header", "h=ü"]).0, 0);
+    let output = broker.command(&["consume", "--offset", "0", "--format", "raw"]).output().unwrap();
+    assert_eq!(output.stdout, bytes);
+    let (_, out, _) = broker.run(&["consume", "--offset", "0", "--format", "json"]);
+    let object: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&object["key"], &object["offset"]), (&"a b%".into(), &0.into()));
+    assert_eq!(object["headers"], serde_json::json!([{ "name": "h", "value": "ü" }]));
+    assert!(object["time_ms"].as_i64().unwrap() > 1_500_000_000_000);
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(object["value_hex"], hex);
+}
+
+#[test]
+fn exit_codes_tell_what_happened() {
+    let broker = Broker::start(&[]);
+    let (code, out, error) = broker.run(&["pub", "@nowhere", "x"]);
+    assert_eq!((code, out.as_str()), (1, "0 messages\n"));
+    assert!(error.starts_with("plimsoll pub: NO_TOPIC ") && error.lines().count() == 1, "{error}");
+    assert_eq!(broker.run(&["seek", "g", "999"]).0, 1);
+    assert_eq!(broker.run(&["seek", "g", "yesterday"]).0, 2);
+    assert_eq!(broker.run(&["status", "--topic", "a b"]).0, 2);
+    assert_eq!(broker.run(&["pub", "--file", "/nonexistent"]).0, 2);
+
+    // Nobody there.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (code, _, error) = broker.run(&["status", "--address", &free]);
+    assert_eq!((code, error.lines().count()), (6, 1), "{error}");
+
+    // Somebody who takes the message and hangs up.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let deaf = thread::spawn(move || drop(listener.accept().unwrap().0.read(&mut [0; 4])));
+    let (code, out, _) = broker.run(&["pub", "x", "--address", &address]);
+    assert_eq!(code, 7);
+    assert!(out.contains("UNKNOWN 1"), "{out}");
+    deaf.join().unwrap();
+}
+
+#[test]
+fn a_closed_pipe_ends_a_consumer_quietly() {
+    let broker = Broker::start(&[]);
+    let lines: String = (0..50_000).map(|n| format!("{n}\n")).collect();
+    assert_eq!(broker.run_with(lines.as_bytes(), &["pub", "--level", "written"]).0, 0);
+    assert_eq!(broker.run(&["pub", "last"]).0, 0);
+    let mut child =
+        broker.command(&["consume", "--group", "g"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert_eq!(first, "0\n");
+    let (code, _, error) = told(child.wait_with_output().unwrap());
+    assert_eq!((code, error.as_str()), (0, ""));
+}
+
+#[test]
+fn a_follower_goes_on_through_a_restart_of_its_connection() {
+    let broker = Broker::start(&[]);
+    assert_eq!(broker.run(&["pub", "one"]).0, 0);
+    let mut child = broker
+        .command(&["consume", "--group", "g", "--follow", "--count", "2"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert_eq!(lines.next().as_deref(), Some("one"));
+    assert_eq!(broker.run(&["pub", "two"]).0, 0);
+    assert_eq!(lines.next().as_deref(), Some("two"));
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_bench_verifies_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let parent = dir.path().to_str().unwrap();
+    let run = |more: &[&str]| {
+        let args = ["bench", "--json", "--rounds", "1", "--messages", "40", "--data", parent];
+        told(Command::new(PLIMSOLL).args(args).args(more).output().unwrap())
+    };
+    let (code, out, error) = run(&["--producers", "1,3", "--in-flight", "2", "--size", "20", "--level", "written"]);
+    assert_eq!(code, 0, "{error}");
+    let cases: Vec<serde_json::Value> = serde_json::from_str(&out).unwrap();
+    assert_eq!(cases.len(), 2);
+    for (case, producers) in cases.iter().zip([1, 3]) {
+        assert_eq!(
+            (
+                &case["level"],
+                &case["producers"],
+                &case["in_flight"],
+                &case["size"],
+                &case["messages"],
+                &case["verified"]
+            ),
+            (&"WRITTEN".into(), &producers.into(), &2.into(), &20.into(), &40.into(), &true.into())
+        );
+        for name in ["messages_per_second", "p50_us", "p99_us", "p999_us", "raw_append_per_second"] {
+            assert!(case[name].as_f64().unwrap() > 0.0, "{name} in {case}");
+        }
+        for name in ["raw_zeroed_per_second", "ratio_to_raw_append", "broker_resident_bytes"] {
+            assert!(case[name].as_f64().unwrap() > 0.0, "{name} in {case}");
+        }
+        assert!(case["forces"].is_u64() && case["forces_per_message"].is_number(), "{case}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the directory was left behind");
+
+    // Interrupted, it cleans up just the same.
+    let mut child = Command::new(PLIMSOLL)
+        .args(["bench", "--seconds", "60", "--level", "durable", "--data", parent])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    while std::fs::read_dir(dir.path()).unwrap().count() == 0 {
+        thread::yield_now();
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the directory was left behind");
+}
+
+#[test]
+fn completions_and_manual_pages_are_made() {
+    for args in [&["completions", "bash"][..], &["manual"], &["manual", "serve"]] {
+        let (code, out, _) = told(Command::new(PLIMSOLL).args(args).output().unwrap());
+        assert_eq!(code, 0);
+        assert!(out.contains("plimsoll"));
+    }
+    assert_eq!(told(Command::new(PLIMSOLL).args(["manual", "fly"]).output().unwrap()).0, 2);
+}
