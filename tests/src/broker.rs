@@ -1,0 +1,209 @@
+//! The real binary as a child process.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test gives up: far more than it does on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The `plimsoll` binary: what `PLIMSOLL_BIN` names (`tests/run` sets it), or else built once by cargo.
+pub fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        if let Some(named) = std::env::var_os("PLIMSOLL_BIN") {
+            return PathBuf::from(named);
+        }
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "--package", "plimsoll", "--bin", "plimsoll", "--message-format", "json"])
+            .current_dir(crate::workspace())
+            .stderr(Stdio::inherit())
+            .output()
+            .expect("cargo runs");
+        assert!(built.status.success(), "cargo build -p plimsoll failed");
+        String::from_utf8_lossy(&built.stdout)
+            .lines()
+            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+            .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
+            .next_back()
+            .expect("cargo names the executable")
+    })
+}
+
+/// Runs `plimsoll` to its end.
+pub fn run<I: AsRef<OsStr>>(args: impl IntoIterator<Item = I>) -> Output {
+    Command::new(binary()).args(args).stdin(Stdio::null()).output().expect("plimsoll runs")
+}
+
+/// A running broker. It is killed when this is dropped.
+pub struct Broker {
+    child: Child,
+    address: String,
+    printed: Arc<Printed>,
+}
+
+#[derive(Default)]
+struct Printed {
+    lines: Mutex<(Vec<String>, bool)>,
+    changed: Condvar,
+}
+
+impl Broker {
+    /// Starts `plimsoll serve` on a data directory and a free port, and waits until it is ready.
+    ///
+    /// Panics with what it printed when it ends or takes longer than [`PATIENCE`].
+    pub fn start(data: &Path, args: &[&str]) -> Broker {
+        Broker::spawn(serve(data, args))
+    }
+
+    /// Starts one and kills it after a while, wherever it is: in recovery, say.
+    pub fn start_and_kill(data: &Path, args: &[&str], after: Duration) {
+        let mut child = serve(data, args).stdout(Stdio::null()).spawn().expect("plimsoll serve can be started");
+        std::thread::sleep(after);
+        child.kill().expect("the child is ours");
+        child.wait().expect("the child is ours");
+    }
+
+    /// The same for a prepared command, whose last arguments make it listen on a free port.
+    pub fn spawn(mut command: Command) -> Broker {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("plimsoll serve can be started");
+        let stdout = child.stdout.take().expect("piped");
+        let printed = Arc::new(Printed::default());
+        let collector = Arc::clone(&printed);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                collector.lines.lock().expect("no panic").0.push(line);
+                collector.changed.notify_all();
+            }
+            collector.lines.lock().expect("no panic").1 = true;
+            collector.changed.notify_all();
+        });
+        // From here on a panic kills the child.
+        let mut broker = Broker { child, address: String::new(), printed };
+        let ready = broker.wait_for_line("READY ");
+        let address = ready.split_whitespace().find_map(|word| word.strip_prefix("address="));
+        broker.address = address.unwrap_or_else(|| panic!("no address in {ready:?}")).to_string();
+        broker
+    }
+
+    /// Where it listens, as `host:port`.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The lines that it has printed on standard output so far.
+    pub fn lines(&self) -> Vec<String> {
+        self.printed.lines.lock().expect("no panic").0.clone()
+    }
+
+    /// The first line that begins with `start`, when it has been printed.
+    ///
+    /// Panics when the output ends without it, or after [`PATIENCE`].
+    pub fn wait_for_line(&self, start: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        let mut guard = self.printed.lines.lock().expect("no panic");
+        loop {
+            if let Some(line) = guard.0.iter().find(|line| line.starts_with(start)) {
+                return line.clone();
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!guard.1 && !left.is_zero(), "no line {start:?} among {:?}", guard.0);
+            guard = self.printed.changed.wait_timeout(guard, left).expect("no panic").0;
+        }
+    }
+
+    /// SIGKILL, as a crash of the process. It is gone when this is dropped.
+    pub fn kill(&self) {
+        // Its id is ours as long as nobody has waited for it, which needs `&mut self`.
+        kill_process(Pid::from_child(&self.child), Signal::KILL).expect("the child is ours");
+    }
+
+    /// SIGTERM, and the exit status of the clean stop.
+    ///
+    /// Panics when it takes longer than [`PATIENCE`].
+    pub fn stop(self) -> ExitStatus {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("the child is ours");
+        self.wait()
+    }
+
+    /// Waits for it to end by itself.
+    ///
+    /// Panics when it takes longer than [`PATIENCE`].
+    pub fn wait(mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("the child is ours") {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "plimsoll serve has not ended; it printed {:?}", self.lines());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn serve(data: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command.arg("serve").arg("--data").arg(data).args(["--listen", "127.0.0.1:0"]).args(args).stdin(Stdio::null());
+    command
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        // Fails where it has ended already, which is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A connection that speaks the line protocol by hand, for tests of exactly what is sent and answered.
+pub struct Connection {
+    stream: BufReader<TcpStream>,
+}
+
+impl Connection {
+    /// Connects. Every read times out after [`PATIENCE`].
+    pub fn open(address: &str) -> Connection {
+        let stream = TcpStream::connect(address).unwrap_or_else(|e| panic!("{address}: {e}"));
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+        stream.set_nodelay(true).expect("nodelay can be set");
+        Connection { stream: BufReader::new(stream) }
+    }
+
+    /// Sends these bytes as they are.
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.get_mut().write_all(bytes.as_ref()).expect("the broker takes bytes");
+    }
+
+    /// Sends a line and returns the first line of the reply, both without their line ends.
+    pub fn ask(&mut self, line: &str) -> String {
+        self.send(format!("{line}\n"));
+        self.line()
+    }
+
+    /// Reads a line, without its end. Empty when the broker has closed the connection.
+    pub fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        self.stream.read_until(b'\n', &mut line).expect("the broker answers in time");
+        if line.last() == Some(&b'\n') {
+            line.pop();
+        }
+        String::from_utf8(line).expect("a line of text")
+    }
+
+    /// Reads exactly n bytes.
+    pub fn bytes(&mut self, n: usize) -> Vec<u8> {
+        let mut bytes = vec![0; n];
+        self.stream.read_exact(&mut bytes).expect("the broker answers in time");
+        bytes
+    }
+}

@@ -1,0 +1,184 @@
+//! P11: a full disk is not a crash. Publishing is refused, everything else goes on, and publishing resumes by itself.
+
+use plimsoll::client::{Client, Delivered, Options, Outcome, Publication};
+use plimsoll_core::error::Code;
+use plimsoll_core::protocol::Level;
+use plimsoll_tests::broker::{Broker, PATIENCE};
+use plimsoll_tests::mount::Mounted;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[test]
+fn publishing_stops_and_resumes_where_space_is_made_ahead() {
+    fill_and_free(&["--segment-bytes", "1MiB"]);
+}
+
+/// Without space ahead a write itself meets the full disk, when its messages have their offsets: none of them is dropped.
+#[test]
+fn publishing_stops_and_resumes_where_writes_append() {
+    fill_and_free(&["--segment-bytes", "1MiB", "--space-ahead", "0"]);
+}
+
+/// A broker whose disk is full can be killed, started again, read and stopped.
+#[test]
+fn a_start_on_a_full_disk_serves_what_there_is() {
+    let disk = Disk::new();
+    let broker = Broker::start(&disk.data, &[]);
+    let stored = fill(&broker, &disk);
+    broker.kill();
+    drop(broker);
+
+    let broker = Broker::start(&disk.data, &[]);
+    check(&broker, &stored);
+    let mut client = connect(&broker);
+    acknowledge_one(&mut client, 0);
+    refused(&mut client);
+    disk.make_room();
+    let offset = publish_until_stored(&mut client);
+    assert!(broker.stop().success());
+
+    let broker = Broker::start(&disk.data, &[]);
+    check(&broker, &stored);
+    assert!(connect(&broker).status(None).unwrap().durable > offset);
+    assert!(broker.stop().success());
+}
+
+fn fill_and_free(settings: &[&str]) {
+    let disk = Disk::new();
+    let broker = Broker::start(&disk.data, settings);
+    let mut stored = fill(&broker, &disk);
+    let said = broker.wait_for_line("DISK_FULL ");
+    assert!(said.contains("No space left on device"), "{said}");
+
+    // Consumers go on, and their acknowledgements are stored.
+    let mut client = connect(&broker);
+    for n in 0..20 {
+        acknowledge_one(&mut client, n);
+    }
+    refused(&mut client);
+    check(&broker, &stored);
+
+    disk.make_room();
+    let offset = publish_until_stored(&mut client);
+    stored.insert(offset, LAST.to_vec());
+    broker.wait_for_line("DISK_FREE");
+    check(&broker, &stored);
+    assert_eq!(client.groups(None).unwrap()[0].committed, 20);
+    assert!(broker.stop().success());
+
+    // Nothing acknowledged is lost, and not by the next start either.
+    let broker = Broker::start(&disk.data, settings);
+    check(&broker, &stored);
+    assert_eq!(connect(&broker).groups(None).unwrap()[0].committed, 20);
+    assert!(broker.stop().success());
+}
+
+const LAST: &[u8] = b"after the flood";
+
+/// A small disk with something else on it that can be removed.
+struct Disk {
+    mounted: Mounted,
+    data: PathBuf,
+}
+
+impl Disk {
+    fn new() -> Disk {
+        let mounted = Mounted::tmpfs(16 << 20);
+        let data = mounted.path().join("data");
+        fs::write(mounted.path().join("something-else"), vec![1; 6 << 20]).unwrap();
+        Disk { mounted, data }
+    }
+
+    fn make_room(&self) {
+        fs::remove_file(self.something_else()).unwrap();
+    }
+
+    fn something_else(&self) -> PathBuf {
+        self.mounted.path().join("something-else")
+    }
+
+    fn free_bytes(&self) -> u64 {
+        let found = rustix::fs::statvfs(self.mounted.path() as &Path).unwrap();
+        found.f_bavail * found.f_frsize
+    }
+}
+
+/// Publishes at every level until the disk is full. Answers what was acknowledged.
+fn fill(broker: &Broker, disk: &Disk) -> BTreeMap<u64, Vec<u8>> {
+    let mut client = connect(broker);
+    let mut stored = BTreeMap::new();
+    let deadline = Instant::now() + PATIENCE;
+    let mut refusals = 0;
+    let mut n: u64 = 0;
+    // Small ones at the end, so that it is really full.
+    while refusals < 20 {
+        assert!(Instant::now() < deadline, "{} bytes are free and publishing goes on", disk.free_bytes());
+        let size = if refusals == 0 { 3000 } else { 10 };
+        let values: Vec<Vec<u8>> = (0..16).map(|k| format!("{}-{}", n + k, "f".repeat(size)).into_bytes()).collect();
+        n += 16;
+        for (k, value) in values.iter().enumerate() {
+            client.publish_nowait(None, Level::ALL[k % 3], &Publication::new(value)).unwrap();
+        }
+        for value in values {
+            match client.recv_reply().unwrap() {
+                Outcome::Stored { offset, .. } => assert_eq!(stored.insert(offset, value), None),
+                Outcome::Refused(error) if error.known() == Some(Code::DiskFull) => refusals += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!(disk.something_else().exists());
+    stored
+}
+
+fn refused(client: &mut Client) {
+    let outcome = client.publish(None, Level::Durable, &Publication::new(&[b'x'; 60_000])).unwrap();
+    assert!(matches!(&outcome, Outcome::Refused(error) if error.known() == Some(Code::DiskFull)), "{outcome:?}");
+}
+
+/// Without a restart and without a new connection.
+fn publish_until_stored(client: &mut Client) -> u64 {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match client.publish(None, Level::Durable, &Publication::new(LAST)).unwrap() {
+            Outcome::Stored { offset, .. } => return offset,
+            Outcome::Refused(error) => assert_eq!(error.known(), Some(Code::DiskFull), "{error}"),
+            Outcome::Unknown => panic!("{:?}", client.loss()),
+        }
+        assert!(Instant::now() < deadline, "there is room, and publishing does not resume");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn acknowledge_one(client: &mut Client, offset: u64) {
+    let batch = client.fetch(None, "readers", 1, 1000, false).unwrap();
+    assert!(matches!(batch.iter().next(), Some(Delivered::Message(message)) if message.offset == offset));
+    assert_eq!(client.ack(None, "readers", offset).unwrap(), offset + 1);
+}
+
+/// What was acknowledged is there, whatever its level: nothing crashed in a way that may lose a message.
+fn check(broker: &Broker, stored: &BTreeMap<u64, Vec<u8>>) {
+    let mut client = connect(broker);
+    let mut found: Vec<Vec<u8>> = Vec::new();
+    let durable = client.status(None).unwrap().durable;
+    while (found.len() as u64) < durable {
+        let batch = client.read(None, found.len() as u64, 1000, false).unwrap();
+        for delivered in batch.iter() {
+            let Delivered::Message(message) = delivered else { panic!("{delivered:?}") };
+            assert_eq!(message.offset, found.len() as u64);
+            found.push(message.value.to_vec());
+        }
+    }
+    for (offset, value) in stored.iter().filter(|(offset, _)| **offset < durable) {
+        assert!(found[*offset as usize] == *value, "offset {offset} holds another message");
+    }
+    let above = stored.range(durable..).count();
+    assert!(above <= 64, "{above} acknowledged messages wait for room or are lost");
+}
+
+fn connect(broker: &Broker) -> Client {
+    Client::connect(broker.address(), Options::default()).unwrap()
+}

@@ -1,0 +1,91 @@
+//! The byte blocks of docs/file-format.md are what the code makes. Page and code can't drift apart.
+
+use plimsoll_core::group::offset_file::{encode_offset, parse_offset};
+use plimsoll_core::log::watermark::{self, Slot};
+use plimsoll_core::message;
+use plimsoll_core::record::{self, Decoded, LogId, Salt};
+use plimsoll_tests::{page, workspace};
+
+const LOG_ID: LogId = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+const ACCEPTED_MS: i64 = 1_767_225_600_000;
+const NO_HEADERS: [(&[u8], &[u8]); 0] = [];
+
+fn text() -> String {
+    std::fs::read_to_string(workspace().join("docs/file-format.md")).expect("docs/file-format.md")
+}
+
+/// The bytes of the page's block `hex <name>`.
+fn golden(name: &str) -> Vec<u8> {
+    let info = format!("hex {name}");
+    let blocks = page::blocks(&text());
+    let block = blocks.iter().find(|block| block.info == info).unwrap_or_else(|| panic!("no block {info}"));
+    page::hex(block)
+}
+
+fn assert_golden(name: &str, made: &[u8]) {
+    let words: Vec<String> = made.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert!(golden(name) == made, "docs/file-format.md, block {name}: the code makes {}", words.join(" "));
+}
+
+fn salt() -> Salt {
+    Salt::new(&LOG_ID, 0)
+}
+
+fn frame(offset: u64, durable: u64, key: Option<&[u8]>, headers: &[(&[u8], &[u8])], value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let kind = message::flags(false, key.is_some(), !headers.is_empty());
+    record::encode(&mut out, salt(), offset, durable, kind, ACCEPTED_MS + 1000 * offset as i64, |out| {
+        message::encode_head(out, None, key, headers);
+        out.extend_from_slice(value);
+    });
+    out
+}
+
+#[test]
+fn the_salt_of_the_example() {
+    assert!(text().contains(&format!("so its salt is `{:08x}`", salt().0)), "the salt is {:08x}", salt().0);
+}
+
+#[test]
+fn a_message() {
+    assert_golden("hello", &frame(0, 0, None, &NO_HEADERS, b"hello"));
+}
+
+#[test]
+fn a_message_with_key_and_header() {
+    assert_golden("keyed", &frame(1, 1, Some(b"k"), &[(b"type", b"greeting")], b"world"));
+}
+
+#[test]
+fn a_slot_of_the_watermark() {
+    let slot = Slot { log_id: LOG_ID, sequence: 3, start: 0, durable: 2, clean: true };
+    assert_golden("slot", &watermark::encode(&slot));
+    assert_eq!(watermark::decode(&golden("slot")), Some(slot));
+    assert_eq!((watermark::RUNNING_POSITION, watermark::ANCHORED_POSITION), (0, 4096));
+}
+
+#[test]
+fn a_group_offset() {
+    assert_golden("group", encode_offset(2).as_bytes());
+    assert_eq!(parse_offset(&golden("group")), Some(2));
+}
+
+#[test]
+fn the_numbers_of_the_page() {
+    let text = text();
+    assert!(text.contains("14 bytes to 16 MiB + 64 KiB"));
+    assert_eq!((record::LENGTH_MIN, record::LENGTH_MAX), (14, (16 << 20) + (64 << 10)));
+    assert!(text.contains("29 bytes a message beside its value"));
+    assert_eq!(record::OVERHEAD_BYTES, 29);
+}
+
+#[test]
+fn the_page_can_be_read_back() {
+    let bytes = golden("keyed");
+    let Decoded::Frame(frame) = record::decode(&bytes, salt()) else { panic!("not a frame") };
+    assert_eq!((frame.offset, frame.lag, frame.size()), (1, 0, bytes.len()));
+    let message = message::Message::parse(frame.payload).expect("a message");
+    assert_eq!(message.value, b"world");
+    assert_eq!(message.key, Some(&b"k"[..]));
+    assert_eq!(message.headers().collect::<Vec<_>>(), [(&b"type"[..], &b"greeting"[..])]);
+}
