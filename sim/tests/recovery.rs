@@ -10,6 +10,7 @@ use plimsoll_core::group::offset_file::encode_offset;
 use plimsoll_core::log::recovery::{Conclusion, DirectoryFindings, FirstInvalid, Inspector, conclude};
 use plimsoll_core::log::watermark::{self, Slot, Watermark};
 use plimsoll_core::record::{self, Kind};
+use plimsoll_sim::disk::SimDisk;
 use plimsoll_sim::naive::{Harness, NaiveDisk};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -952,14 +953,7 @@ fn directories() -> Vec<(&'static str, Config, NaiveDisk, String)> {
 fn stop_before_nth(h: &mut Harness, nth: usize) {
     let seen = Rc::new(Cell::new(0));
     h.stop_before(move |effect, _| {
-        let on_disk = !matches!(
-            effect,
-            Effect::Reply { .. }
-                | Effect::SetReading { .. }
-                | Effect::Disconnect { .. }
-                | Effect::Report(_)
-                | Effect::Halt(_)
-        );
+        let on_disk = SimDisk::takes(effect);
         seen.set(seen.get() + usize::from(on_disk));
         on_disk && seen.get() == nth + 1
     });
