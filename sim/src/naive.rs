@@ -22,6 +22,7 @@
 //! h.kill_and_restart(Config::default());
 //! ```
 
+use crate::disk::SimDisk;
 use bytes::Bytes;
 use plimsoll_core::broker::Broker;
 use plimsoll_core::config::Config;
@@ -522,27 +523,14 @@ impl NaiveDisk {
 
     /// The path that an effect is about: its own, or the present name of its file (`""` when it has none).
     pub fn path_of(&self, effect: &Effect) -> String {
+        let name = |file: FileId| {
+            let inode = self.handles.get(&file).map(|handle| handle.inode);
+            let named = self.files.iter().find(|(_, named)| Some(**named) == inode);
+            named.map(|(path, _)| path.clone()).unwrap_or_default()
+        };
         match effect {
-            Effect::List { dir: path }
-            | Effect::MakeDir { path }
-            | Effect::Create { path, .. }
-            | Effect::Open { path, .. }
-            | Effect::ForceDir { dir: path }
-            | Effect::Rename { to: path, .. }
-            | Effect::Remove { path }
-            | Effect::RemoveDir { path } => path.clone(),
-            Effect::CloseFile { file }
-            | Effect::Read { file, .. }
-            | Effect::Write { file, .. }
-            | Effect::Reserve { file, .. }
-            | Effect::Truncate { file, .. }
-            | Effect::Force { file }
-            | Effect::Reply { part: ReplyPart::FileRange { file, .. }, .. } => {
-                let inode = self.handles.get(file).map(|handle| handle.inode);
-                let named = self.files.iter().find(|(_, named)| Some(**named) == inode);
-                named.map(|(path, _)| path.clone()).unwrap_or_default()
-            }
-            _ => String::new(),
+            Effect::Reply { part: ReplyPart::FileRange { file, .. }, .. } => name(*file),
+            _ => SimDisk::path_in(effect, name).unwrap_or_default(),
         }
     }
 

@@ -236,6 +236,33 @@ impl SimDisk {
         self.options.capacity_bytes = bytes;
     }
 
+    /// The path that an effect on the disk is about: its own (the new one of a rename), or what `name` says of its file.
+    /// `None` for an effect that is not the disk's affair.
+    pub fn path_in(effect: &Effect, name: impl FnOnce(FileId) -> String) -> Option<String> {
+        match effect {
+            Effect::List { dir: path }
+            | Effect::MakeDir { path }
+            | Effect::Create { path, .. }
+            | Effect::Open { path, .. }
+            | Effect::ForceDir { dir: path }
+            | Effect::Rename { to: path, .. }
+            | Effect::Remove { path }
+            | Effect::RemoveDir { path } => Some(path.clone()),
+            Effect::CloseFile { file }
+            | Effect::Read { file, .. }
+            | Effect::Write { file, .. }
+            | Effect::Reserve { file, .. }
+            | Effect::Truncate { file, .. }
+            | Effect::Force { file } => Some(name(*file)),
+            Effect::Reply { .. }
+            | Effect::SetReading { .. }
+            | Effect::Disconnect { .. }
+            | Effect::Report(_)
+            | Effect::Halt(_)
+            | Effect::Stopped => None,
+        }
+    }
+
     /// Whether an effect is the disk's affair: it will be completed.
     pub fn takes(effect: &Effect) -> bool {
         !matches!(

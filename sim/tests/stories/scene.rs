@@ -422,23 +422,8 @@ impl Scene {
     }
 
     fn path_of(&self, effect: &Effect) -> String {
-        match effect {
-            Effect::List { dir: path }
-            | Effect::MakeDir { path }
-            | Effect::Create { path, .. }
-            | Effect::Open { path, .. }
-            | Effect::ForceDir { dir: path }
-            | Effect::Rename { to: path, .. }
-            | Effect::Remove { path }
-            | Effect::RemoveDir { path } => path.clone(),
-            Effect::Read { file, .. }
-            | Effect::Write { file, .. }
-            | Effect::Reserve { file, .. }
-            | Effect::Truncate { file, .. }
-            | Effect::Force { file }
-            | Effect::CloseFile { file } => self.disk.path_of(*file).unwrap_or_default(),
-            other => panic!("not an effect on the disk: {other:?}"),
-        }
+        let name = |file| self.disk.path_of(file).unwrap_or_default();
+        SimDisk::path_in(effect, name).unwrap_or_else(|| panic!("not an effect on the disk: {effect:?}"))
     }
 
     fn handle_events(&mut self) {
