@@ -108,9 +108,10 @@ pub(crate) async fn start(io: Io, config: Rc<Config>) -> Result<Started, Halt> {
     // From here on things change.
     let mut attempt = Attempt { io: &io, ballast_given: false };
     let mut topics = Vec::new();
-    let (unfinished, mut found): (Vec<_>, Vec<_>) = findings.topics.into_iter().partition(|topic| {
-        topic.is_unfinished() && !(planted!(io, NoTopicsForce) && topic.watermark.is_some())
-    });
+    let (unfinished, mut found): (Vec<_>, Vec<_>) = findings
+        .topics
+        .into_iter()
+        .partition(|topic| topic.is_unfinished() && !(planted!(io, NoTopicsForce) && topic.watermark.is_some()));
     if found.is_empty() || found.iter().any(|topic| !restore::stopped_cleanly(&io, &config, topic)) {
         match write_format(&io).await {
             Err(Trouble::Full(_)) if attempt.give_ballast().await? => {

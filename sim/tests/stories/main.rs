@@ -458,7 +458,8 @@ fn the_topic_without_a_name(config: Config) -> Told {
 /// The making of `default` is cut short when it has its name. The next start takes the name away, and the force of that fails. The
 /// start after that empties what it sees as a leftover, and power goes somewhere in between, in every way that is left open.
 fn the_name_that_came_back(config: Config) -> Told {
-    let is_name_of_topic = |effect: &Effect, _: &str| matches!(effect, Effect::Rename { from, .. } if from == TOPIC_TMP);
+    let is_name_of_topic =
+        |effect: &Effect, _: &str| matches!(effect, Effect::Rename { from, .. } if from == TOPIC_TMP);
     let loses_its_name = |effect: &Effect, _: &str| matches!(effect, Effect::Rename { to, .. } if to == TOPIC_TMP);
     for nth in 0.. {
         let mut scene = Scene::new(config.clone(), &POSIX);
