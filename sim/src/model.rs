@@ -15,6 +15,27 @@ pub struct Broken {
     pub words: String,
 }
 
+/// The promises of docs/promises.md by number, in a few words.
+pub const PROMISES: [(&str, &str); 17] = [
+    ("P1", "durable survives"),
+    ("P2", "dense offsets"),
+    ("P3", "reply after effect"),
+    ("P4", "readers below the line"),
+    ("P5", "progress is kept"),
+    ("P6", "at least once"),
+    ("P7", "corruption is refused"),
+    ("P8", "a torn tail never blocks"),
+    ("P9", "recovery can be interrupted"),
+    ("P10", "fail-stop"),
+    ("P11", "a full disk is not a crash"),
+    ("P12", "retention keeps what it must"),
+    ("P13", "bounded"),
+    ("P14", "one reply"),
+    ("P15", "reserve, confirm"),
+    ("P16", "dedup"),
+    ("P17", "same seed, same run"),
+];
+
 /// Shorthand for a check.
 pub type Check = Result<(), Broken>;
 
