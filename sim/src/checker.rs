@@ -638,10 +638,12 @@ impl Checker {
         let group_model = log.groups.entry(group.to_owned()).or_default();
         group_model.delivered.extend(messages.iter().map(|message| message.offset));
         let Some(first) = messages.first() else {
+            // An ACK of a holder before this one may have moved it on.
             let certain = match cursor {
-                Some(cursor) if !cursor.doubtful => Some(cursor.next),
-                Some(_) => None,
-                None => group_model.highest(asked.moment),
+                Some(cursor) if cursor.doubtful => None,
+                cursor => group_model
+                    .highest(asked.moment)
+                    .map(|committed| cursor.map_or(committed, |cursor| cursor.next.max(committed))),
             };
             return match certain {
                 Some(next) if next < asked.firm_end && !self.life.stopping && !self.life.halted => broken(
@@ -656,7 +658,8 @@ impl Checker {
         };
         let goes_on = cursor.is_some_and(|cursor| cursor.next == first.offset);
         if !goes_on {
-            if let Some(cursor) = cursor.filter(|cursor| !cursor.doubtful) {
+            let moved_on = |next: u64| next < first.offset && group_model.may_be(first.offset, asked.moment);
+            if let Some(cursor) = cursor.filter(|cursor| !cursor.doubtful && !moved_on(cursor.next)) {
                 return broken(
                     "P6",
                     format!("group {group} of {topic} goes on at {} instead of {}", first.offset, cursor.next),
