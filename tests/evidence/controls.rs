@@ -2,7 +2,7 @@
 //! cases can fail.
 
 use crate::corruption::flip;
-use crate::rig::{Run, compare, events, frame_bytes, read_all};
+use crate::rig::{Run, compare, events, frame_bytes};
 use plimsoll_core::layout;
 use plimsoll_tests::broker::{injecting_binary, serve};
 use plimsoll_tests::{contents, files};
@@ -50,7 +50,7 @@ fn acknowledged_then_lost(run: &Run, name: &str, rule: &str) -> String {
     }
 
     let broker = run.broker(&forced, &[]);
-    let log = read_all(&broker);
+    let log = broker.read_all(None);
     let sent = (0..).zip(events[..acknowledged].iter().map(|event| event.as_bytes()));
     let (missing, different) = compare(&log, sent);
     assert_eq!(different, 0);
@@ -76,7 +76,7 @@ pub(crate) fn length_only_and_zeros(run: &Run) -> String {
     let broker = run.broker(&data, &[]);
     let recovery = broker.wait_for_line("RECOVERY ");
     assert!(recovery.contains(" status=TRUNCATED_TAIL records=10 durable=10 truncatedBytes=16 "), "{recovery}");
-    let log = read_all(&broker);
+    let log = broker.read_all(None);
     assert!(log.iter().zip(&events).all(|(found, sent)| found == sent.as_bytes()));
     assert!(broker.stop().success());
     format!(

@@ -1,6 +1,6 @@
 //! The process ends between two effects, at each place where that makes a difference to somebody.
 
-use crate::rig::{Run, events, frame_bytes, read_all};
+use crate::rig::{Run, events, frame_bytes};
 use plimsoll_core::layout;
 use plimsoll_tests::broker::Broker;
 use plimsoll_tests::{contents, files};
@@ -179,7 +179,7 @@ fn publish_until_lost(run: &Run, broker: &Broker, events: &[String]) {
 }
 
 fn assert_log(broker: &Broker, expected: &[String]) {
-    let log = read_all(broker);
+    let log = broker.read_all(None);
     assert_eq!(log.len(), expected.len());
     assert!(log.iter().zip(expected).all(|(found, sent)| found == sent.as_bytes()));
 }

@@ -1,6 +1,6 @@
 //! What a crash of the process leaves, and what it costs to make sure of that.
 
-use crate::rig::{Run, compare, events, read_all};
+use crate::rig::{Run, compare, events};
 use plimsoll::client::{Client, Options, Outcome, Publication};
 use plimsoll_core::protocol::Level;
 use plimsoll_tests::broker::Broker;
@@ -59,7 +59,7 @@ fn four_producers(run: &Run, args: &[&str]) -> (String, u64) {
     drop(broker);
 
     let broker = run.broker(&data, args);
-    let log = read_all(&broker);
+    let log = broker.read_all(None);
     let (missing, different) = compare(&log, bytes(&acknowledged));
     assert!(broker.stop().success());
     let identical = acknowledged.len() - missing - different;
@@ -111,7 +111,7 @@ fn killed_in_the_middle(run: &Run, level: Level) -> String {
     let broker = run.broker(&data, &[]);
     let recovery = broker.wait_for_line("RECOVERY ");
     assert!(recovery.contains(" status=OK ") || recovery.contains(" status=TRUNCATED_TAIL "), "{recovery}");
-    let log = read_all(&broker);
+    let log = broker.read_all(None);
     let (missing, different) = compare(&log, bytes(&acknowledged));
     run.note(format!("acknowledged={} stored={}", acknowledged.len(), log.len()));
     assert!(broker.stop().success());
@@ -124,8 +124,9 @@ fn publish_until_killed<'a>(
     events: &'a [String],
     answered: &AtomicU64,
 ) -> Vec<(u64, &'a str)> {
-    let mut client = Client::connect(broker.address(), Options::default()).expect("it is ready");
     let mut acknowledged = Vec::new();
+    // The kill may come before this.
+    let Ok(mut client) = Client::connect(broker.address(), Options::default()) else { return acknowledged };
     let mut sent = events.iter().cycle();
     let mut replies = events.iter().cycle();
     loop {

@@ -3,7 +3,7 @@
 //! EIO comes from the wrapper round the effects (`realfs/src/inject.rs`), and, where a loop device can be made to fail, from the
 //! kernel.
 
-use crate::rig::{Run, Talk, compare, events, read_all};
+use crate::rig::{Run, Talk, compare, events};
 use plimsoll_core::layout;
 use plimsoll_tests::broker::{Broker, injecting_binary, serve};
 use plimsoll_tests::mount::{Image, Mounted, room};
@@ -112,7 +112,7 @@ pub(crate) fn device_fills_up(run: &Run) -> String {
     fs::remove_file(backing.path().join("something-else")).expect("it is there");
 
     let broker = run.broker(&data, &["--ballast", "0"]);
-    let served = read_all(&broker);
+    let served = broker.read_all(None);
     assert!(served.len() == sent.len() && served.iter().zip(&sent).all(|(found, sent)| found == sent.as_bytes()));
     run.note(format!("{last} acknowledged, {} served after the restart", served.len()));
     broker.kill();
@@ -121,7 +121,7 @@ pub(crate) fn device_fills_up(run: &Run) -> String {
     // Only what is on the device is left.
     let image = Image::mount(image.unmount());
     let broker = run.broker(&image.path().join("data"), &[]);
-    let log = read_all(&broker);
+    let log = broker.read_all(None);
     let (missing, different) = compare(&log, (0..).zip(served.iter().map(|value| &value[..])));
     assert!(broker.stop().success());
     drop(image);
@@ -212,7 +212,7 @@ fn halted(broker: Broker) -> String {
 /// The start after it: what was acknowledged is there, and publishing goes on.
 fn after_restart(run: &Run, data: &Path, acknowledged: &[String]) -> String {
     let broker = run.broker(data, &[]);
-    let log = read_all(&broker);
+    let log = broker.read_all(None);
     let (missing, different) = compare(&log, (0..).zip(acknowledged.iter().map(|event| event.as_bytes())));
     run.connect(&broker).publish("DURABLE", "afterwards", log.len() as u64);
     assert!(broker.stop().success());

@@ -1,6 +1,6 @@
 //! Segments, limits, and what is answered at them.
 
-use crate::rig::{Run, compare, events, read_all};
+use crate::rig::{Run, compare, events};
 use std::time::{Duration, Instant};
 
 /// P2, P13, P14.
@@ -12,7 +12,7 @@ pub(crate) fn segments_and_rejects(run: &Run) -> String {
         talk.publish("DURABLE", event, offset as u64);
     }
     let acknowledged = (0..).zip(events[..100].iter().map(|event| event.as_bytes()));
-    assert_eq!(compare(&read_all(&broker), acknowledged), (0, 0));
+    assert_eq!(compare(&broker.read_all(None), acknowledged), (0, 0));
     let status = talk.ask("STATUS");
     let segments: u64 = field(&status, "segments=");
     assert!(segments >= 4, "{status}");

@@ -15,6 +15,7 @@ mod limits;
 mod rig;
 
 use plimsoll_tests::broker::{binary, injecting_binary};
+use plimsoll_tests::workspace;
 use rig::Case;
 use std::path::Path;
 use std::process::Command;
@@ -87,7 +88,7 @@ cases! {
     full_disk_appending: "full disk", "P11",
         "the same with `--space-ahead 0`: the write itself meets the full disk", full_disk::appending;
     full_disk_start: "full disk", "P8, P11",
-        "the same, SIGKILL when it is full, and a start", full_disk::start;
+        "filled as above, with default settings; SIGKILL when it is full, and a start; room is made", full_disk::start;
     read_only_remount: "failing disk", "P10",
         "20 events DURABLE; the ext4 turns read-only under the broker (`remount,abort`); one more; mounted anew, restart", failing_disk::read_only;
     eio_on_write: "failing disk", "P10",
@@ -124,6 +125,15 @@ fn the_program_that_users_run_has_no_injection() {
     };
     assert!(has(injecting_binary()), "the check finds nothing where there is something");
     assert!(!has(binary()));
+
+    // Nor can it be built with them by mistake.
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--locked", "--package", "plimsoll", "--features", "inject", "--bin", "plimsoll"])
+        .current_dir(workspace())
+        .output()
+        .expect("cargo runs");
+    let said = String::from_utf8_lossy(&built.stderr).into_owned();
+    assert!(!built.status.success() && said.contains("never this program"), "{said}");
 }
 
 /// A rule that is misspelled must not pass for one that never comes true.

@@ -1,6 +1,5 @@
 //! What every case has: a name, a row in the table, and a folder in which all that happened is kept.
 
-use plimsoll::client::{Client, Delivered, Options};
 use plimsoll_core::record::OVERHEAD_BYTES;
 use plimsoll_tests::broker::{Broker, Connection, binary, injecting_binary, serve};
 use plimsoll_tests::workspace;
@@ -255,21 +254,6 @@ pub(crate) fn events() -> Vec<String> {
 /// How many bytes a message without key and headers takes: docs/file-format.md, *Frame*.
 pub(crate) fn frame_bytes(value: &str) -> u64 {
     (OVERHEAD_BYTES + value.len()) as u64
-}
-
-/// Every message below the line, by offset.
-pub(crate) fn read_all(broker: &Broker) -> Vec<Vec<u8>> {
-    let mut client = Client::connect(broker.address(), Options::default()).expect("it is ready");
-    let end = client.status(None).expect("a status").durable;
-    let mut log: Vec<Vec<u8>> = Vec::new();
-    while (log.len() as u64) < end {
-        for delivered in client.read(None, log.len() as u64, 1000, false).expect("messages").iter() {
-            let Delivered::Message(message) = delivered else { panic!("{delivered:?} behind {}", log.len()) };
-            assert_eq!(message.offset, log.len() as u64, "a hole (P2)");
-            log.push(message.value.to_vec());
-        }
-    }
-    log
 }
 
 /// How many of the acknowledged messages are missing, and how many are others.

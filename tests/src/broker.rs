@@ -1,5 +1,6 @@
 //! The real binary as a child process.
 
+use plimsoll::client::{Client, Delivered, Options};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -139,6 +140,23 @@ impl Broker {
             assert!(!guard.1 && !left.is_zero(), "no line {start:?} among {:?}", guard.0);
             guard = self.printed.changed.wait_timeout(guard, left).expect("no panic").0;
         }
+    }
+
+    /// Every message of a topic below the line, by offset, from 0 on.
+    ///
+    /// Panics where the offsets have a hole (P2).
+    pub fn read_all(&self, topic: Option<&str>) -> Vec<Vec<u8>> {
+        let mut client = Client::connect(&self.address, Options::default()).expect("it is ready");
+        let end = client.status(topic).expect("a status").durable;
+        let mut log: Vec<Vec<u8>> = Vec::new();
+        while (log.len() as u64) < end {
+            for delivered in client.read(topic, log.len() as u64, 10_000, false).expect("messages").iter() {
+                let Delivered::Message(message) = delivered else { panic!("{delivered:?} behind {}", log.len()) };
+                assert_eq!(message.offset, log.len() as u64, "a hole");
+                log.push(message.value.to_vec());
+            }
+        }
+        log
     }
 
     /// SIGKILL, as a crash of the process. It is gone when this is dropped.
