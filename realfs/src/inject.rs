@@ -274,9 +274,10 @@ impl Rule {
             ("crash-before", None) => Action::CrashBefore,
             ("crash-within", Some(bytes)) if effect == "write" => Action::CrashWithin(bytes),
             ("crash-after", None) => Action::CrashAfter,
-            ("hold", None) => Action::Hold,
+            ("hold", None) if ["write", "reserve", "truncate", "force"].contains(&effect) => Action::Hold,
             ("fail", None) => Action::Fail,
-            ("claim", None) => Action::Claim,
+            // These have an outcome that can't be made up.
+            ("claim", None) if !["create", "open", "read"].contains(&effect) => Action::Claim,
             _ => return None,
         };
         Some(Rule {

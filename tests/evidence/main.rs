@@ -140,9 +140,13 @@ fn the_program_that_users_run_has_no_injection() {
 #[test]
 fn a_rule_that_is_none_is_refused() {
     let data = tempfile::tempdir().expect("a temporary directory");
-    for rule in
-        ["crash before write 3 of /log/", "crash-before wrte 3 of /log/", "hold write 0 of /log/", "hold write 1"]
-    {
+    for rule in [
+        "crash before write 3 of /log/",
+        "crash-before wrte 3 of /log/",
+        "hold write 0 of /log/",
+        "hold write 1",
+        "claim read 1 of /log/",
+    ] {
         let mut command = Command::new(injecting_binary());
         command.arg("serve").arg("--data").arg(data.path()).args(["--listen", "127.0.0.1:0"]);
         let output = command.env("PLIMSOLL_INJECT", rule).output().expect("it can be run");

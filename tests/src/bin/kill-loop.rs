@@ -27,6 +27,9 @@ fn main() {
         total.committed += tally.committed;
         seed += 1;
         progress.set_position(total.kills);
+        if progress.is_hidden() && total.kills.is_multiple_of(100) {
+            eprintln!("{} of {kills} kills", total.kills);
+        }
     }
     progress.finish_and_clear();
     let Tally { kills, killed_starts, stored, committed } = total;
