@@ -5,9 +5,9 @@
 use super::values;
 use crate::driver::ServeOptions;
 use crate::report::LogFormat;
-use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use plimsoll_core::config::Config;
+use std::env;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -288,11 +288,11 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What the command line and the environment say.
+/// What the command line says.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Given {
     file: Option<PathBuf>,
-    values: Vec<(&'static str, String, Origin)>,
+    flags: Vec<(&'static str, String)>,
 }
 
 impl clap::Args for Given {
@@ -316,14 +316,12 @@ fn argument(setting: &'static Setting) -> Arg {
     let mut arg = Arg::new(setting.name)
         .long(setting.name)
         .value_name(setting.value)
-        .env(variable(setting.name))
-        .hide_env(true)
         .help(format!("{} [default: {default}]", setting.help))
         .action(if setting.several { ArgAction::Append } else { ArgAction::Set })
         .value_parser(move |text: &str| (setting.set)(&mut defaults(), text).map(|()| text.to_owned()));
     if setting.value == switch::VALUE {
         // `--auto-create` alone is enough.
-        arg = arg.num_args(0..=1).require_equals(true).default_missing_value("on");
+        arg = arg.num_args(0..=1).default_missing_value("on");
     }
     arg
 }
@@ -337,15 +335,10 @@ impl clap::FromArgMatches for Given {
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         self.file = matches.get_one::<PathBuf>("config").cloned();
-        self.values.clear();
+        self.flags.clear();
         for setting in &SETTINGS {
             let Some(texts) = matches.get_many::<String>(setting.name) else { continue };
-            let text = texts.map(String::as_str).collect::<Vec<_>>().join(",");
-            let origin = match matches.value_source(setting.name) {
-                Some(ValueSource::EnvVariable) => Origin::Environment(variable(setting.name)),
-                _ => Origin::Flag(setting.name),
-            };
-            self.values.push((setting.name, text, origin));
+            self.flags.push((setting.name, texts.map(String::as_str).collect::<Vec<_>>().join(",")));
         }
         Ok(())
     }
@@ -416,11 +409,20 @@ impl Resolved {
 pub(crate) fn resolve(given: &Given) -> Result<Resolved, String> {
     let mut resolved = Resolved { options: defaults(), origins: vec![Origin::Default; SETTINGS.len()] };
     if let Some(path) = &given.file {
-        let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = fs::read_to_string(path)
+            .map_err(|error| format!("the file of settings {} can't be read: {error}", path.display()))?;
         read_file(&mut resolved, path, &text)?;
     }
-    for (name, text, origin) in &given.values {
-        resolved.set(name, text, origin.clone())?;
+    for setting in &SETTINGS {
+        let variable = variable(setting.name);
+        match env::var(&variable) {
+            Ok(text) => resolved.set(setting.name, &text, Origin::Environment(variable))?,
+            Err(env::VarError::NotPresent) => {}
+            Err(error) => return Err(format!("{variable}: {error}")),
+        }
+    }
+    for (name, text) in &given.flags {
+        resolved.set(name, text, Origin::Flag(name))?;
     }
     resolved.validate()?;
     Ok(resolved)
@@ -519,8 +521,8 @@ mod tests {
         let mut resolved = from_file("segment-bytes = \"32 MiB\"\nqueue-messages = 7\n").expect("a file");
         assert_eq!((resolved.options.config.segment_bytes, resolved.options.config.queue_messages), (32 << 20, 7));
         let flags = given(&["--segment-bytes", "1MiB", "--auto-create"]).expect("flags");
-        for (name, text, origin) in &flags.values {
-            resolved.set(name, text, origin.clone()).expect("a value");
+        for (name, text) in &flags.flags {
+            resolved.set(name, text, Origin::Flag(name)).expect("a value");
         }
         assert_eq!(resolved.options.config.segment_bytes, 1 << 20);
         assert!(resolved.options.config.auto_create);
