@@ -478,7 +478,7 @@ impl Checker {
                 Ok(())
             }
             (Ask::Status, Seen::Lines(lines)) => self.status(asked, &lines[0]),
-            (Ask::Topics, Seen::Lines(lines)) => topics(&asked, lines),
+            (Ask::Topics, Seen::Lines(lines)) => topics(asked, lines),
             (Ask::Groups, Seen::Lines(lines)) => self.groups(asked, lines, disk),
             (Ask::Create, Seen::Lines(lines)) if lines[0].starts_with("CREATED ") => self.creation_stands(topic, disk),
             (Ask::Word(word), Seen::Lines(lines)) if lines[0].starts_with(word) => Ok(()),
