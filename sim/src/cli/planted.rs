@@ -22,6 +22,9 @@ pub(crate) struct Args {
     /// After so many seeds one has survived
     #[arg(long, default_value_t = 10_000)]
     seeds_max: u64,
+    /// Seconds after which a bug is given up, or the shortest of its tapes so far is taken
+    #[arg(long, default_value_t = 300)]
+    seconds_max: u64,
     /// The most decisions that a shrunk tape may have
     #[arg(long, default_value_t = 12)]
     decisions_max: usize,
@@ -52,14 +55,17 @@ mod hunt {
     use plimsoll_sim::batch::{self, Batch};
     use plimsoll_sim::mutant::Mutant;
     use plimsoll_sim::shrink::shrink;
-    use plimsoll_sim::tape::Tape;
+    use plimsoll_sim::tape::{Lean, Leaning, Tape};
+    use plimsoll_sim::world::Verdict;
+    use indicatif::{ProgressBar, ProgressStyle};
     use std::fs;
+    use std::io::IsTerminal;
     use std::time::Instant;
 
     /// How many tapes a shrinking may try.
-    const SHRINK_BUDGET: u64 = 1500;
-    /// How many failing seeds are shrunk in search of a short tape.
-    const SHRUNK_MAX: usize = 4;
+    const SHRINK_BUDGET: u64 = 3000;
+    /// How many failing seeds are shrunk, at most, in search of a short tape.
+    const SHRUNK_MAX: usize = 12;
 
     /// Bugs that no random start can reach yet, and why. Each is shown by its crash story in sim/tests/stories.
     const OUT_OF_REACH: [(Planted, &str); 3] = [
@@ -67,6 +73,75 @@ mod hunt {
         (Planted::RemovalBeforeAnchoring, "nothing moves the start of a log before there is retention"),
         (Planted::HoleBelowStart, "nothing moves the start of a log before there is retention"),
     ];
+
+    const fn lean(question: &'static str, answer: &'static str, percent: u64) -> Lean {
+        Lean { question, answer, percent }
+    }
+
+    /// Small worlds, in which crashes are frequent: what they find is short.
+    const SMALL: [Lean; 3] = [
+        lean("plan, actions of all clients", "12", 60),
+        lean("plan, actions of all clients", "30", 60),
+        lean("plan, crashes", "both, often", 60),
+    ];
+
+    /// Which worlds a bug is hunted in more often: those that have its means. Seeds decide the rest, and whether anything comes of it.
+    fn leaning(bug: Planted) -> Leaning {
+        let tiny_segments = || vec![lean("plan, segment bytes", "512", 70)];
+        let failing_forces = || vec![lean("plan, force errors", "one in 25", 80)];
+        let consumer = || vec![lean("plan, clients", "2", 70), lean("plan, client 1", "consumer", 80)];
+        let at_the_disk = || vec![lean("somebody is at the disk", "while it is stopped", 80)];
+        let more = match bug {
+            Planted::NoPadding => {
+                vec![lean("plan, file system", "posix-torn", 80), lean("after write * of */log/", "power lost", 15)]
+            }
+            Planted::TailInPlace => vec![
+                lean("after write * of */log/", "power lost", 15),
+                lean("after cut * of */log/", "power lost", 15),
+                lean("sector 0 of */watermark", "old", 50),
+            ],
+            Planted::RollWithoutAnchor => [
+                tiny_segments(),
+                vec![lean("after * of */log", "power lost", 10), lean("sector 0 of */watermark", "old", 50)],
+            ]
+            .concat(),
+            Planted::RunningSlotFirst => vec![lean("after write * of */watermark", "power lost", 25)],
+            Planted::CleanByEquality => {
+                [tiny_segments(), failing_forces(), vec![lean("force-dir * of */log", "fails", 20)]].concat()
+            }
+            Planted::NoTopicsForce => {
+                [failing_forces(), vec![lean("force-dir * of topics", "fails", 20)]].concat()
+            }
+            Planted::NoGroupRewrite => [
+                consumer(),
+                failing_forces(),
+                vec![lean("client 1, action", "acknowledges", 30), lean("force-dir * of */groups", "fails", 40)],
+            ]
+            .concat(),
+            Planted::AckPastDelivery => {
+                [consumer(), vec![lean("client *, action", "acknowledges what it was not sent", 20)]].concat()
+            }
+            Planted::SeekUnbounded => vec![lean("client *, action", "seeks", 20)],
+            Planted::KnownSalt => vec![
+                lean("client *, action", "publishes a frame", 40),
+                lean("client *, bytes before it", "600", 60),
+                lean("after write * of */log/", "power lost", 15),
+            ],
+            Planted::ValidFrameIsEvidence | Planted::EvidenceOffByOne => {
+                vec![lean("plan, payload bytes", "700", 50), lean("after write * of */log/", "power lost", 10)]
+            }
+            Planted::NoTailCopy => [failing_forces(), vec![lean("force * of */log/", "fails", 20)]].concat(),
+            Planted::ResetUnreadableOffset | Planted::LeftoversBeforeJudgement => at_the_disk(),
+            Planted::NoByteSearch | Planted::TruncateWithoutEvidence | Planted::LengthOnlyRecovery => {
+                [at_the_disk(), vec![lean("damage, deed", "a bit flips in its log", 30)]].concat()
+            }
+            Planted::GroupsNoEvidence => {
+                [at_the_disk(), vec![lean("damage, deed", "an old copy of its log", 50)]].concat()
+            }
+            _ => Vec::new(),
+        };
+        [more, SMALL.to_vec()].concat()
+    }
 
     struct Row {
         bug: String,
@@ -98,7 +173,7 @@ mod hunt {
                 }
                 continue;
             }
-            let caught = hunt(Mutant::Planted(bug), &args, threads);
+            let caught = hunt(bug, &args, threads);
             if let (Some(dir), Some((_, _, tape))) = (&args.tapes, &caught) {
                 let path = dir.join(format!("{name}.tape"));
                 fs::write(&path, tape.to_string()).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -125,32 +200,47 @@ mod hunt {
         Mutant::Planted(bug).name().trim_start_matches("planted-").to_owned()
     }
 
-    /// Seeds until one notices, and the shortest tape of the first few that do.
-    fn hunt(bug: Mutant, args: &Args, threads: usize) -> Option<(&'static str, u64, Tape)> {
-        let batch = Batch { first: args.seed, count: args.seeds_max, threads, twice: false, mutant: Some(bug) };
-        let mut failing: Vec<(&'static str, u64)> = Vec::new();
-        batch::run(&batch, &mut |result| {
+    /// Seeds until one notices, and the shortest tape of the first few that do: no more are shrunk than it takes to find a short one.
+    fn hunt(bug: Planted, args: &Args, threads: usize) -> Option<(&'static str, u64, Tape)> {
+        let (leaning, mutant) = (leaning(bug), Some(Mutant::Planted(bug)));
+        let batch = Batch { first: args.seed, count: args.seeds_max, threads, twice: false, mutant };
+        let mut first: Option<(&'static str, u64)> = None;
+        let mut shortest: Option<Tape> = None;
+        let mut shrunk = 0;
+        let began = Instant::now();
+        let progress = progress(&batch, &name_of(bug));
+        let hunted = |seed| {
+            let found = batch::record_leaning(seed, &leaning, mutant);
+            let promise = found.verdict.promise();
             // What the broker without the bug does too is no proof.
-            if !result.is_clean() && batch::run_seed(result.seed, None, false).is_clean() {
-                failing.push((result.verdict.promise(), result.seed));
+            if found.verdict == Verdict::Clean || batch::record_leaning(seed, &leaning, None).verdict != Verdict::Clean {
+                return (seed, None);
             }
-            // Not for ever: of one that is caught once in a long while one tape is enough.
-            let first = failing.first().map_or(u64::MAX, |(_, seed)| *seed);
-            failing.len() < SHRUNK_MAX && result.seed < first.saturating_add(args.seeds_max / 20)
+            (seed, Some((promise, shrink(&found.tape, mutant, promise, SHRINK_BUDGET).tape)))
+        };
+        batch::in_order(&batch, &hunted, &mut |(seed, found)| {
+            progress.inc(1);
+            if let Some((promise, tape)) = found {
+                first.get_or_insert((promise, seed - args.seed + 1));
+                shrunk += 1;
+                if shortest.as_ref().is_none_or(|shortest| tape.lines.len() < shortest.lines.len()) {
+                    shortest = Some(tape);
+                }
+            }
+            let is_short = shortest.as_ref().is_some_and(|tape| tape.lines.len() <= args.decisions_max);
+            !is_short && shrunk < SHRUNK_MAX && began.elapsed().as_secs() < args.seconds_max
         });
-        let (promise, first) = *failing.first()?;
-        let shrunk = std::thread::scope(|scope| {
-            let shrinking = failing.iter().map(|(promise, seed)| {
-                scope.spawn(|| {
-                    let tape = batch::record_seed(*seed, Some(bug)).tape;
-                    shrink(&tape, Some(bug), promise, SHRINK_BUDGET).tape
-                })
-            });
-            let shrinking: Vec<_> = shrinking.collect();
-            let tapes = shrinking.into_iter().map(|thread| thread.join().expect("shrinking does not panic"));
-            tapes.min_by_key(|tape| tape.lines.len()).unwrap_or_default()
-        });
-        Some((promise, first - args.seed + 1, shrunk))
+        progress.finish_and_clear();
+        let (promise, seeds) = first?;
+        Some((promise, seeds, shortest?))
+    }
+
+    fn progress(batch: &Batch, name: &str) -> ProgressBar {
+        if !std::io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let style = ProgressStyle::with_template("{msg}  {pos}/{len} seeds  {per_sec}");
+        ProgressBar::new(batch.count).with_style(style.expect("a template that is right")).with_message(name.to_owned())
     }
 
     impl Row {
