@@ -82,6 +82,11 @@ pub fn replay(tape: &Tape, mutant: Option<Mutant>, keep_words: bool) -> Finished
     finished
 }
 
+/// Runs a tape for so many steps at most.
+pub(crate) fn replay_until(tape: &Tape, mutant: Option<Mutant>, steps_max: u64) -> Finished {
+    world::run_until(Decider::replaying(tape), mutation(mutant), false, steps_max)
+}
+
 /// The mutant that a tape was made with, as its comments say.
 pub fn mutant_of(tape: &Tape) -> Option<Mutant> {
     tape.comments.iter().find_map(|comment| Mutant::named(comment.strip_prefix("mutant ")?))

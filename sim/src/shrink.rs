@@ -9,6 +9,7 @@ use crate::batch;
 use crate::mutant::Mutant;
 use crate::tape::{Tape, TapeLine};
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a shrinking came to.
 pub struct Shrunk {
@@ -18,14 +19,25 @@ pub struct Shrunk {
     pub tried: u64,
 }
 
-/// In tapes of so many decisions all pairs are tried.
-const PAIRS_MAX: usize = 40;
+/// In tapes of more decisions than the first, which a person reads at once, and no more than the second, all pairs are tried.
+const PAIRS: (usize, usize) = (12, 40);
 
 /// Shrinks a tape that breaks `promise`. `budget`: how many tapes may be tried.
 pub fn shrink(tape: &Tape, mutant: Option<Mutant>, promise: &str, budget: u64) -> Shrunk {
-    let mut shrinking = Shrinking { mutant, promise, budget, tried: 0, best: tape.clone() };
+    shrink_until(tape, mutant, promise, budget, &AtomicBool::new(false))
+}
+
+/// The same, or less of it once `stop` is set.
+pub fn shrink_until(
+    tape: &Tape,
+    mutant: Option<Mutant>,
+    promise: &str,
+    budget: u64,
+    stop: &AtomicBool,
+) -> Shrunk {
+    let mut shrinking = Shrinking { mutant, promise, budget, stop, tried: 0, best: tape.clone(), steps: u64::MAX / 2 };
     let Some(replayed) = shrinking.fails(&tape.lines) else { return Shrunk { tape: tape.clone(), tried: 1 } };
-    shrinking.best = replayed;
+    (shrinking.best, shrinking.steps) = replayed;
     loop {
         let before = shrinking.cost();
         shrinking.leave_out_chunks();
@@ -43,13 +55,16 @@ struct Shrinking<'a> {
     mutant: Option<Mutant>,
     promise: &'a str,
     budget: u64,
+    stop: &'a AtomicBool,
     tried: u64,
     best: Tape,
+    /// How many steps the smallest tape takes. One that takes far more has lost the failure.
+    steps: u64,
 }
 
 impl Shrinking<'_> {
     fn is_spent(&self) -> bool {
-        self.tried >= self.budget
+        self.tried >= self.budget || self.stop.load(Ordering::Relaxed)
     }
 
     /// Fewer decisions; of as many, those with smaller numbers.
@@ -58,11 +73,11 @@ impl Shrinking<'_> {
     }
 
     /// What these lines really decide, if they fail as before: answers that were never asked for fall away.
-    fn fails(&mut self, lines: &[TapeLine]) -> Option<Tape> {
+    fn fails(&mut self, lines: &[TapeLine]) -> Option<(Tape, u64)> {
         self.tried += 1;
         let candidate = Tape { comments: Vec::new(), lines: lines.to_vec() };
-        let finished = batch::replay(&candidate, self.mutant, false);
-        (finished.verdict.promise() == self.promise).then_some(finished.tape)
+        let finished = batch::replay_until(&candidate, self.mutant, 2 * self.steps);
+        (finished.verdict.promise() == self.promise).then_some((finished.tape, finished.steps))
     }
 
     fn try_lines(&mut self, lines: &[TapeLine]) -> bool {
@@ -70,8 +85,8 @@ impl Shrinking<'_> {
             return false;
         }
         match self.fails(lines) {
-            Some(smaller) if cost(&smaller) < self.cost() => {
-                self.best = smaller;
+            Some((smaller, steps)) if cost(&smaller) < self.cost() => {
+                (self.best, self.steps) = (smaller, steps);
                 true
             }
             _ => false,
@@ -122,7 +137,7 @@ impl Shrinking<'_> {
     }
 
     fn leave_out_pairs(&mut self) {
-        if self.best.lines.len() > PAIRS_MAX {
+        if self.best.lines.len() <= PAIRS.0 || self.best.lines.len() > PAIRS.1 {
             return;
         }
         let mut first = 0;
@@ -131,7 +146,7 @@ impl Shrinking<'_> {
                 let mut rest = self.best.lines.clone();
                 rest.remove(second);
                 rest.remove(first);
-                if self.try_lines(&rest) || self.try_renumbered(&rest) {
+                if self.try_lines(&rest) {
                     return;
                 }
             }

@@ -54,18 +54,22 @@ mod hunt {
     use plimsoll_core::planted::Planted;
     use plimsoll_sim::batch::{self, Batch};
     use plimsoll_sim::mutant::Mutant;
-    use plimsoll_sim::shrink::shrink;
+    use plimsoll_sim::shrink::shrink_until;
     use plimsoll_sim::tape::{Lean, Leaning, Tape};
     use plimsoll_sim::world::Verdict;
     use indicatif::{ProgressBar, ProgressStyle};
     use std::fs;
     use std::io::IsTerminal;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Instant;
 
     /// How many tapes a shrinking may try.
     const SHRINK_BUDGET: u64 = 3000;
-    /// How many failing seeds are shrunk, at most, in search of a short tape.
-    const SHRUNK_MAX: usize = 12;
+    /// A round looks for so many failing seeds, or through so many seeds.
+    const FOUND_MAX: usize = 12;
+    const SEEDS_A_ROUND: u64 = 60;
+    /// So many of its shortest tapes are shrunk.
+    const SHRUNK_A_ROUND: usize = 4;
 
     /// Bugs that no random start can reach yet, and why. Each is shown by its crash story in sim/tests/stories.
     const OUT_OF_REACH: [(Planted, &str); 3] = [
@@ -80,7 +84,7 @@ mod hunt {
 
     /// Small worlds, in which crashes are frequent: what they find is short.
     const SMALL: [Lean; 3] = [
-        lean("plan, actions of all clients", "12", 60),
+        lean("plan, actions of all clients", "12", 75),
         lean("plan, actions of all clients", "30", 60),
         lean("plan, crashes", "both, often", 60),
     ];
@@ -200,47 +204,81 @@ mod hunt {
         Mutant::Planted(bug).name().trim_start_matches("planted-").to_owned()
     }
 
-    /// Seeds until one notices, and the shortest tape of the first few that do: no more are shrunk than it takes to find a short one.
+    /// Seeds until one notices, and the shortest tape of some that do. A short tape shrinks in a moment and a long one in minutes, so
+    /// the shortest are shrunk first, and no more seeds are looked for than it takes to find one that becomes short enough.
     fn hunt(bug: Planted, args: &Args, threads: usize) -> Option<(&'static str, u64, Tape)> {
         let (leaning, mutant) = (leaning(bug), Some(Mutant::Planted(bug)));
-        let batch = Batch { first: args.seed, count: args.seeds_max, threads, twice: false, mutant };
+        let mut next = args.seed;
+        let end = args.seed.saturating_add(args.seeds_max);
         let mut first: Option<(&'static str, u64)> = None;
         let mut shortest: Option<Tape> = None;
-        let mut shrunk = 0;
+        let mut failing: Vec<(&'static str, Tape)> = Vec::new();
         let began = Instant::now();
-        let progress = progress(&batch, &name_of(bug));
-        let hunted = |seed| {
-            let found = batch::record_leaning(seed, &leaning, mutant);
-            let promise = found.verdict.promise();
-            // What the broker without the bug does too is no proof.
-            if found.verdict == Verdict::Clean || batch::record_leaning(seed, &leaning, None).verdict != Verdict::Clean {
-                return (seed, None);
-            }
-            (seed, Some((promise, shrink(&found.tape, mutant, promise, SHRINK_BUDGET).tape)))
-        };
-        batch::in_order(&batch, &hunted, &mut |(seed, found)| {
-            progress.inc(1);
-            if let Some((promise, tape)) = found {
-                first.get_or_insert((promise, seed - args.seed + 1));
-                shrunk += 1;
-                if shortest.as_ref().is_none_or(|shortest| tape.lines.len() < shortest.lines.len()) {
-                    shortest = Some(tape);
+        let is_late = || began.elapsed().as_secs() >= args.seconds_max;
+        let progress = progress(args, &name_of(bug));
+        while next < end && !is_late() {
+            let batch = Batch { first: next, count: (end - next).min(1000), threads, twice: false, mutant };
+            let found_before = failing.len();
+            let hunted = |seed| {
+                let found = batch::record_leaning(seed, &leaning, mutant);
+                let is_clean = found.verdict == Verdict::Clean;
+                // What the broker without the bug does too is no proof.
+                let is_proof = !is_clean && batch::record_leaning(seed, &leaning, None).verdict == Verdict::Clean;
+                (seed, is_proof.then(|| (found.verdict.promise(), found.tape)))
+            };
+            batch::in_order(&batch, &hunted, &mut |(seed, found)| {
+                progress.inc(1);
+                next = seed + 1;
+                if let Some((promise, tape)) = found {
+                    first.get_or_insert((promise, seed - args.seed + 1));
+                    failing.push((promise, tape));
+                }
+                let is_enough = failing.len() >= found_before + FOUND_MAX
+                    || (failing.len() > found_before && next - batch.first >= SEEDS_A_ROUND);
+                !is_enough && !is_late()
+            });
+            failing.sort_by_key(|(_, tape)| std::cmp::Reverse(tape.lines.len()));
+            for _ in 0..SHRUNK_A_ROUND.div_ceil(threads) {
+                let chosen = failing.split_off(failing.len().saturating_sub(threads));
+                let tapes = shrink_all(&chosen, mutant, args.decisions_max);
+                for tape in tapes {
+                    if shortest.as_ref().is_none_or(|shortest| tape.lines.len() < shortest.lines.len()) {
+                        shortest = Some(tape);
+                    }
+                }
+                if shortest.as_ref().is_some_and(|tape| tape.lines.len() <= args.decisions_max) {
+                    progress.finish_and_clear();
+                    let (promise, seeds) = first?;
+                    return Some((promise, seeds, shortest?));
                 }
             }
-            let is_short = shortest.as_ref().is_some_and(|tape| tape.lines.len() <= args.decisions_max);
-            !is_short && shrunk < SHRUNK_MAX && began.elapsed().as_secs() < args.seconds_max
-        });
+        }
         progress.finish_and_clear();
         let (promise, seeds) = first?;
         Some((promise, seeds, shortest?))
     }
 
-    fn progress(batch: &Batch, name: &str) -> ProgressBar {
+    /// The smallest tapes of these, or less once one of them is short enough.
+    fn shrink_all(tapes: &[(&'static str, Tape)], mutant: Option<Mutant>, decisions_max: usize) -> Vec<Tape> {
+        let is_found = AtomicBool::new(false);
+        let shrink_one = |(promise, tape): &(&'static str, Tape)| {
+            let shrunk = shrink_until(tape, mutant, promise, SHRINK_BUDGET, &is_found).tape;
+            is_found.fetch_or(shrunk.lines.len() <= decisions_max, Ordering::Relaxed);
+            shrunk
+        };
+        std::thread::scope(|scope| {
+            let shrinking: Vec<_> =
+                tapes.iter().map(|failing| scope.spawn(|| shrink_one(failing))).collect();
+            shrinking.into_iter().map(|thread| thread.join().expect("shrinking does not panic")).collect()
+        })
+    }
+
+    fn progress(args: &Args, name: &str) -> ProgressBar {
         if !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
         let style = ProgressStyle::with_template("{msg}  {pos}/{len} seeds  {per_sec}");
-        ProgressBar::new(batch.count).with_style(style.expect("a template that is right")).with_message(name.to_owned())
+        ProgressBar::new(args.seeds_max).with_style(style.expect("a template that is right")).with_message(name.to_owned())
     }
 
     impl Row {

@@ -202,6 +202,7 @@ pub struct World {
     mutation: Mutation,
     part: Part,
     part_steps: u64,
+    steps_max: u64,
     part_began_ns: u64,
     now_ns: u64,
     wall_offset_ms: i64,
@@ -251,7 +252,13 @@ type Step = Result<(), Verdict>;
 
 /// Runs a world to its end.
 pub fn run(d: Decider, mutation: Mutation, keep_words: bool) -> Finished {
+    run_until(d, mutation, keep_words, u64::MAX)
+}
+
+/// Runs a world to its end, or for so many steps: nothing was found in them, then.
+pub(crate) fn run_until(d: Decider, mutation: Mutation, keep_words: bool, steps_max: u64) -> Finished {
     let mut world = World::new(d, mutation, keep_words);
+    world.steps_max = steps_max;
     let verdict = match world.live() {
         Ok(()) => Verdict::Clean,
         Err(verdict) => verdict,
@@ -276,6 +283,7 @@ impl World {
             mutation,
             part: Part::Storm,
             part_steps: 0,
+            steps_max: u64::MAX,
             part_began_ns: 0,
             now_ns: SECONDS,
             wall_offset_ms: 1_700_000_000_000,
@@ -309,6 +317,9 @@ impl World {
             self.at(self.now_ns + client as u64 * MICROS, Todo::Turn(client));
         }
         while self.part != Part::Over {
+            if self.trace.steps > self.steps_max {
+                return Ok(());
+            }
             self.step()?;
         }
         if self.checker.damaged {
