@@ -9,7 +9,6 @@ use crate::batch;
 use crate::mutant::Mutant;
 use crate::tape::{Tape, TapeLine};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a shrinking came to.
 pub struct Shrunk {
@@ -24,16 +23,16 @@ const PAIRS: (usize, usize) = (12, 40);
 
 /// Shrinks a tape that breaks `promise`. `budget`: how many tapes may be tried.
 pub fn shrink(tape: &Tape, mutant: Option<Mutant>, promise: &str, budget: u64) -> Shrunk {
-    shrink_until(tape, mutant, promise, budget, &AtomicBool::new(false))
+    shrink_until(tape, mutant, promise, budget, &|| false)
 }
 
-/// The same, or less of it once `stop` is set.
+/// The same, or less of it once `stop` says so.
 pub fn shrink_until(
     tape: &Tape,
     mutant: Option<Mutant>,
     promise: &str,
     budget: u64,
-    stop: &AtomicBool,
+    stop: &dyn Fn() -> bool,
 ) -> Shrunk {
     let mut shrinking = Shrinking { mutant, promise, budget, stop, tried: 0, best: tape.clone(), steps: u64::MAX / 2 };
     let Some(replayed) = shrinking.fails(&tape.lines) else { return Shrunk { tape: tape.clone(), tried: 1 } };
@@ -55,7 +54,7 @@ struct Shrinking<'a> {
     mutant: Option<Mutant>,
     promise: &'a str,
     budget: u64,
-    stop: &'a AtomicBool,
+    stop: &'a dyn Fn() -> bool,
     tried: u64,
     best: Tape,
     /// How many steps the smallest tape takes. One that takes far more has lost the failure.
@@ -64,7 +63,7 @@ struct Shrinking<'a> {
 
 impl Shrinking<'_> {
     fn is_spent(&self) -> bool {
-        self.tried >= self.budget || self.stop.load(Ordering::Relaxed)
+        self.tried >= self.budget || (self.stop)()
     }
 
     /// Fewer decisions; of as many, those with smaller numbers.

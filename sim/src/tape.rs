@@ -203,7 +203,7 @@ impl Decider {
     /// Draws from a seed, and leans.
     pub fn leaning(seed: u64, record: bool, leaning: &Leaning) -> Decider {
         let mut stream = Seeded::new(seed, CONCERNS as u64 + 1);
-        let mild_percent = [50, 80, 95][stream.below(3) as usize];
+        let mild_percent = [60, 85, 95][stream.below(3) as usize];
         let leaner = Some(Leaner { leaning: leaning.clone(), stream, mild_percent });
         Decider { leaner, ..Decider::seeded(seed, record) }
     }

@@ -84,7 +84,7 @@ mod hunt {
 
     /// Small worlds, in which crashes are frequent: what they find is short.
     const SMALL: [Lean; 3] = [
-        lean("plan, actions of all clients", "12", 75),
+        lean("plan, actions of all clients", "12", 90),
         lean("plan, actions of all clients", "30", 60),
         lean("plan, crashes", "both, often", 60),
     ];
@@ -127,9 +127,10 @@ mod hunt {
             }
             Planted::SeekUnbounded => vec![lean("client *, action", "seeks", 20)],
             Planted::KnownSalt => vec![
-                lean("client *, action", "publishes a frame", 40),
-                lean("client *, bytes before it", "600", 60),
-                lean("after write * of */log/", "power lost", 15),
+                lean("client *, action", "publishes a frame", 60),
+                lean("client *, bytes before it", "600", 80),
+                lean("after write * of */log/", "power lost", 20),
+                lean("dirty sectors of", "each by itself", 60),
             ],
             Planted::ValidFrameIsEvidence | Planted::EvidenceOffByOne => {
                 vec![lean("plan, payload bytes", "700", 50), lean("after write * of */log/", "power lost", 10)]
@@ -237,10 +238,11 @@ mod hunt {
                     || (failing.len() > found_before && next - batch.first >= SEEDS_A_ROUND);
                 !is_enough && !is_late()
             });
+            if std::env::var("DEBUGH").is_ok() { eprintln!("DEBUG {} at {next} {:?} {:?}", name_of(bug), failing.iter().map(|(p,t)| (*p, t.lines.len())).collect::<Vec<_>>(), began.elapsed()); }
             failing.sort_by_key(|(_, tape)| std::cmp::Reverse(tape.lines.len()));
             for _ in 0..SHRUNK_A_ROUND.div_ceil(threads) {
                 let chosen = failing.split_off(failing.len().saturating_sub(threads));
-                let tapes = shrink_all(&chosen, mutant, args.decisions_max);
+                let tapes = shrink_all(&chosen, mutant, args.decisions_max, &is_late);
                 for tape in tapes {
                     if shortest.as_ref().is_none_or(|shortest| tape.lines.len() < shortest.lines.len()) {
                         shortest = Some(tape);
@@ -259,10 +261,18 @@ mod hunt {
     }
 
     /// The smallest tapes of these, or less once one of them is short enough.
-    fn shrink_all(tapes: &[(&'static str, Tape)], mutant: Option<Mutant>, decisions_max: usize) -> Vec<Tape> {
+    fn shrink_all(
+        tapes: &[(&'static str, Tape)],
+        mutant: Option<Mutant>,
+        decisions_max: usize,
+        is_late: &(dyn Fn() -> bool + Sync),
+    ) -> Vec<Tape> {
         let is_found = AtomicBool::new(false);
         let shrink_one = |(promise, tape): &(&'static str, Tape)| {
-            let shrunk = shrink_until(tape, mutant, promise, SHRINK_BUDGET, &is_found).tape;
+            let shrunk = shrink_until(tape, mutant, promise, SHRINK_BUDGET, &|| {
+                is_found.load(Ordering::Relaxed) || is_late()
+            })
+            .tape;
             is_found.fetch_or(shrunk.lines.len() <= decisions_max, Ordering::Relaxed);
             shrunk
         };

@@ -15,6 +15,7 @@ mod clients;
 mod damage;
 mod network;
 mod process;
+mod uninterrupted;
 
 use crate::checker::Checker;
 use crate::disk::{Fault, Options, SimDisk};
@@ -159,6 +160,8 @@ enum Todo {
     Take(ConnectionId),
     /// A slow client reads again.
     TakeAgain(ConnectionId),
+    /// A mutant counts bytes as sent that nobody has taken.
+    CountAsSent(ConnectionId, u64),
     /// The broker's end of a connection is closed.
     Gone(ConnectionId),
     /// A connection is reset.
@@ -227,6 +230,8 @@ pub struct World {
     halting: bool,
     /// The process before this one ended before it was ready.
     interrupted: bool,
+    /// The recoveries that go on where interrupted ones stopped.
+    chain: Option<uninterrupted::Chain>,
     /// The topics whose segment is being changed for a new one: their directories.
     rolling: BTreeSet<String>,
     /// Some process was ready.
@@ -305,6 +310,7 @@ impl World {
             fired: Fired::default(),
             halting: false,
             interrupted: false,
+            chain: None,
             rolling: BTreeSet::new(),
             was_ready: false,
             phase: PHASES[0],
@@ -408,6 +414,12 @@ impl World {
             Todo::Take(connection) => self.take(connection),
             Todo::TakeAgain(connection) => {
                 self.take_again(connection);
+                Ok(())
+            }
+            Todo::CountAsSent(connection, bytes) => {
+                if self.conns.contains_key(&connection) {
+                    self.tell(plimsoll_core::event::Event::Sent { connection, bytes })?;
+                }
                 Ok(())
             }
             Todo::Gone(connection) => self.gone(connection),
@@ -548,6 +560,9 @@ impl World {
         let effect =
             self.disk.pending().find(|(other, _)| *other == id).map(|(_, effect)| effect.clone()).expect("pending");
         let fault = self.fault(&effect, &label);
+        if fault.is_some() {
+            self.chain_has_failure();
+        }
         self.phase = self.phase_of(&effect);
         let result = self.disk.execute(id, fault);
         if matches!(effect, Effect::Force { .. } | Effect::ForceDir { .. }) {
@@ -560,6 +575,9 @@ impl World {
         match &result {
             Ok(_) => self.trace.note(self.now_ns, lane, format_args!("{label}: done")),
             Err(error) => self.trace.note(self.now_ns, lane, format_args!("{label}: {error}")),
+        }
+        if result.as_ref().is_err_and(|error| !matches!(error.kind, IoErrorKind::NotFound | IoErrorKind::Exists)) {
+            self.chain_has_failure();
         }
         if matches!(effect, Effect::Force { .. }) && result.is_err() {
             self.checker.force_failed();
