@@ -70,9 +70,9 @@ pub fn record_seed(seed: u64, mutant: Option<Mutant>) -> Finished {
     finished
 }
 
-/// Runs one seed with a leaning; its tape is that of the run.
-pub fn record_leaning(seed: u64, leaning: &Leaning, mutant: Option<Mutant>) -> Finished {
-    world::run(Decider::leaning(seed, true, leaning), mutation(mutant), false)
+/// Runs one seed with a leaning, for so many steps at most; its tape is that of the run.
+pub fn record_leaning(seed: u64, leaning: &Leaning, mutant: Option<Mutant>, steps_max: u64) -> Finished {
+    world::run_until(Decider::leaning(seed, true, leaning), mutation(mutant), false, steps_max)
 }
 
 /// Runs a tape.
@@ -117,11 +117,7 @@ pub fn run(batch: &Batch, each: &mut (dyn FnMut(SeedResult) -> bool + Send)) {
 }
 
 /// Runs something for every seed of a batch, as [`run`].
-pub fn in_order<T: Send>(
-    batch: &Batch,
-    one: &(dyn Fn(u64) -> T + Sync),
-    each: &mut (dyn FnMut(T) -> bool + Send),
-) {
+pub fn in_order<T: Send>(batch: &Batch, one: &(dyn Fn(u64) -> T + Sync), each: &mut (dyn FnMut(T) -> bool + Send)) {
     // Handed out one by one, since some seeds take a hundred times as long as others; shown in their order.
     let next = AtomicU64::new(0);
     let stop = AtomicBool::new(false);

@@ -137,7 +137,10 @@ impl Mutant {
 
     /// Those that break no promise, and why. Whether that is so is tried like everything else.
     pub const EQUIVALENTS: [(Mutant, &'static str); 2] = [
-        (Mutant::DropForceDirOfQueues, "nothing is in queues/ before there are work queues, and each start makes the directory"),
+        (
+            Mutant::DropForceDirOfQueues,
+            "nothing is in queues/ before there are work queues, and each start makes the directory",
+        ),
         (Mutant::DropClose, "what is not closed ends with the process; it costs descriptors and no promise"),
     ];
 

@@ -101,7 +101,9 @@ impl Shrinking<'_> {
             while from < self.best.lines.len() && !self.is_spent() {
                 let to = (from + size).min(self.best.lines.len());
                 let rest = [&self.best.lines[..from], &self.best.lines[to..]].concat();
-                let smaller = self.try_lines(&rest) || (size == 1 && self.try_renumbered(&rest));
+                // What a client asks for is what moves the numbers of effects.
+                let is_request = size == 1 && self.best.lines[from].question.starts_with("client ");
+                let smaller = self.try_lines(&rest) || (is_request && self.try_renumbered(&rest));
                 found |= smaller;
                 from = if smaller { from } else { to };
             }
@@ -194,9 +196,7 @@ fn numbered(lines: &[TapeLine]) -> BTreeSet<Numbered> {
     let parts = lines.iter().flat_map(|line| line.question.split(", "));
     let named = parts.filter_map(|part| {
         let words: Vec<&str> = part.split(' ').collect();
-        let at = words.windows(2).position(|pair| {
-            pair[0].parse::<u64>().is_ok() && matches!(pair[1], "of" | "to")
-        })?;
+        let at = words.windows(2).position(|pair| pair[0].parse::<u64>().is_ok() && matches!(pair[1], "of" | "to"))?;
         let (what, of) = (words[at.checked_sub(1)?], words[at + 1..].join(" "));
         Some(Numbered { what: what.to_owned(), number: words[at].parse().ok()?, of })
     });
@@ -213,7 +213,8 @@ mod tests {
                     after write 12 of a/log/0.log, sector 12 of topics/a/log/0.log: old\nafter write 12 of b: power lost\n";
         let lines = Tape::parse(text).expect("a tape").lines;
         let names = numbered(&lines);
-        let name = names.iter().find(|name| name.of == "of a/log/0.log" && name.what == "write").expect("it is counted");
+        let name =
+            names.iter().find(|name| name.of == "of a/log/0.log" && name.what == "write").expect("it is counted");
         let renumbered = Tape { comments: Vec::new(), lines: name.renumbered(&lines, 2) };
         let expected = text.replace("write 12 of a/", "write 2 of a/");
         assert_eq!(renumbered.to_string(), expected);

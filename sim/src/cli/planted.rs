@@ -63,6 +63,8 @@ mod hunt {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Instant;
 
+    /// A run is given up after so many: a long one makes a long tape.
+    const STEPS_MAX: u64 = 5000;
     /// How many tapes a shrinking may try.
     const SHRINK_BUDGET: u64 = 3000;
     /// A round looks for so many failing seeds, or through so many seeds.
@@ -86,7 +88,7 @@ mod hunt {
     const SMALL: [Lean; 3] = [
         lean("plan, actions of all clients", "12", 90),
         lean("plan, actions of all clients", "30", 60),
-        lean("plan, crashes", "both, often", 60),
+        lean("plan, crashes", "both", 75),
     ];
 
     /// Which worlds a bug is hunted in more often: those that have its means. Seeds decide the rest, and whether anything comes of it.
@@ -221,10 +223,11 @@ mod hunt {
             let batch = Batch { first: next, count: (end - next).min(1000), threads, twice: false, mutant };
             let found_before = failing.len();
             let hunted = |seed| {
-                let found = batch::record_leaning(seed, &leaning, mutant);
+                let found = batch::record_leaning(seed, &leaning, mutant, STEPS_MAX);
                 let is_clean = found.verdict == Verdict::Clean;
                 // What the broker without the bug does too is no proof.
-                let is_proof = !is_clean && batch::record_leaning(seed, &leaning, None).verdict == Verdict::Clean;
+                let is_proof = !is_clean
+                    && batch::record_leaning(seed, &leaning, None, STEPS_MAX).verdict == Verdict::Clean;
                 (seed, is_proof.then(|| (found.verdict.promise(), found.tape)))
             };
             batch::in_order(&batch, &hunted, &mut |(seed, found)| {

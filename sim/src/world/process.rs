@@ -1,6 +1,7 @@
 //! The process: what the broker is told and what it says, how it dies and starts again.
 
 use super::{MICROS, MILLIS, Part, SECONDS, Step, Todo, Verdict, World};
+use crate::checker::Checker;
 use crate::disk::SimDisk;
 use crate::model::End;
 use crate::mutant::Fate;
@@ -111,8 +112,9 @@ impl World {
             }
             Effect::Report(report) => {
                 self.trace.note(self.now_ns, Lane::Broker, format_args!("{report}"));
-                if report.name == "READY" || report.name == "REFUSE_START" {
-                    self.chain_ends(report.name == "REFUSE_START")?;
+                let is_refusal = Checker::is_refusal(&report);
+                if is_refusal || report.name == "READY" {
+                    self.chain_ends(is_refusal)?;
                 }
                 Ok(self.checker.reported(&report)?)
             }

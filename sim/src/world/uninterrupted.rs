@@ -68,7 +68,9 @@ impl World {
     /// The process says that it is ready, or (`refused`) that it will not be.
     pub(super) fn chain_ends(&mut self, refused: bool) -> Step {
         let Some(chain) = self.chain.take_if(|chain| chain.interrupted) else { return Ok(()) };
-        if chain.failed || self.checker.damaged {
+        // A failure may change what is kept; it is no reason to refuse a later start.
+        let is_excused = if refused { self.checker.has_failure() } else { chain.failed };
+        if is_excused || self.checker.damaged {
             return Ok(());
         }
         let power_lost = chain.power_lost;
@@ -104,7 +106,9 @@ impl World {
 fn differs(topic: &str, what: &str, is: usize, expected: usize) -> crate::model::Check {
     broken(
         "P9",
-        format!("after an interrupted recovery {topic} has other {what} ({is}) than after one that was not ({expected})"),
+        format!(
+            "after an interrupted recovery {topic} has other {what} ({is}) than after one that was not ({expected})"
+        ),
     )
 }
 
@@ -156,8 +160,7 @@ fn outcome(disk: &SimDisk) -> BTreeMap<String, Topic> {
             let bytes = disk.cached_file(&format!("{groups}/{file}"), 0, 100)?;
             Some((file, bytes))
         });
-        let topic =
-            Topic { messages: LogView::new(Depth::Cache, &name).messages(disk), groups: stored.collect() };
+        let topic = Topic { messages: LogView::new(Depth::Cache, &name).messages(disk), groups: stored.collect() };
         (name, topic)
     });
     topics.collect()
