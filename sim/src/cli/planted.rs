@@ -139,7 +139,12 @@ mod hunt {
             }
             Planted::NoTailCopy => [failing_forces(), vec![lean("force * of */log/", "fails", 20)]].concat(),
             Planted::ResetUnreadableOffset | Planted::LeftoversBeforeJudgement => at_the_disk(),
-            Planted::NoByteSearch | Planted::TruncateWithoutEvidence | Planted::LengthOnlyRecovery => {
+            Planted::LengthOnlyRecovery => vec![
+                lean("plan, payload bytes", "700", 80),
+                lean("after write * of */log/", "power lost", 15),
+                lean("dirty sectors of", "the first ones new", 50),
+            ],
+            Planted::NoByteSearch | Planted::TruncateWithoutEvidence => {
                 [at_the_disk(), vec![lean("damage, deed", "a bit flips in its log", 30)]].concat()
             }
             Planted::GroupsNoEvidence => {
@@ -241,7 +246,6 @@ mod hunt {
                     || (failing.len() > found_before && next - batch.first >= SEEDS_A_ROUND);
                 !is_enough && !is_late()
             });
-            if std::env::var("DEBUGH").is_ok() { eprintln!("DEBUG {} at {next} {:?} {:?}", name_of(bug), failing.iter().map(|(p,t)| (*p, t.lines.len())).collect::<Vec<_>>(), began.elapsed()); }
             failing.sort_by_key(|(_, tape)| std::cmp::Reverse(tape.lines.len()));
             for _ in 0..SHRUNK_A_ROUND.div_ceil(threads) {
                 let chosen = failing.split_off(failing.len().saturating_sub(threads));
