@@ -54,7 +54,7 @@ fn mutation(mutant: Option<Mutant>) -> Mutation {
 pub fn run_seed(seed: u64, mutant: Option<Mutant>, twice: bool) -> SeedResult {
     let finished = world::run(Decider::seeded(seed, false), mutation(mutant), false);
     let mut differs = None;
-    if twice {
+    if twice && finished.verdict == Verdict::Clean {
         let again = world::run(Decider::seeded(seed, false), mutation(mutant), false);
         differs = (again.hash != finished.hash).then_some(again.hash);
     }

@@ -118,6 +118,15 @@ mod hunt {
             Planted::NoTopicsForce => {
                 [failing_forces(), vec![lean("force-dir * of topics", "fails", 20)]].concat()
             }
+            Planted::NameComesBack => [
+                failing_forces(),
+                vec![
+                    lean("after rename * to default", "process killed", 40),
+                    lean("force-dir * of topics", "fails", 40),
+                    lean("after remove * of default.tmp/", "power lost", 20),
+                ],
+            ]
+            .concat(),
             Planted::NoGroupRewrite => [
                 consumer(),
                 failing_forces(),
