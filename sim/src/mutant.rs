@@ -356,7 +356,9 @@ impl Mutation {
             }
             (Mutant::ForceTheWrongFile, Effect::Force { file }) if segment => {
                 let topic = path.split("/log/").next().unwrap_or_default();
-                Effect::Force { file: self.watermarks.get(topic).copied().unwrap_or(file) }
+                // One that an earlier process had open, or that is closed, can't be forced by mistake.
+                let open = self.watermarks.get(topic).filter(|watermark| files.contains_key(watermark));
+                Effect::Force { file: open.copied().unwrap_or(file) }
             }
             (Mutant::WrongOffsetInReply, Effect::Reply { connection, part }) => {
                 Effect::Reply { connection, part: wrong_offset(part) }

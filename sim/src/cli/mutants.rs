@@ -105,7 +105,7 @@ pub(crate) fn run(args: Args) -> Result<Exit, String> {
 }
 
 /// How many seeds a mutant that changes nothing must pass.
-const EQUIVALENT_SEEDS: u64 = 300;
+const EQUIVALENT_SEEDS: u64 = 100;
 
 /// The mutants that this promise's check caught first in most of the rounds.
 fn first_caught(rows: &[Row], promise: &str) -> Vec<String> {

@@ -10,8 +10,11 @@ pub(crate) const ABOUT: &str = "Find the bugs that can be planted in the broker,
   cargo run --release -p plimsoll-sim --features planted -- planted
 
 Each line: the bug, the promise that it is made to break, the promise whose check caught it first, how many seeds that took, and how many \
-decisions are left of the tape after shrinking. A tape can be kept with --tapes and looked at with `plimsoll-sim replay`. \
-Exit code 14 if a bug survives, or if no tape of it is short enough.")]
+decisions are left of the tape after shrinking. A tape can be kept with --tapes and looked at with `plimsoll-sim replay`.
+
+Every hunt leans: its worlds are small and have the means of the bug more often than others (docs/simulation.md). Which of them has it, and \
+whether anything comes of it, is left to the seed. Exit code 14 if a bug survives, or if no tape of it is short enough; bugs that need \
+retention are named and not counted.")]
 pub(crate) struct Args {
     /// Only this bug; may be given several times
     #[arg(long, value_name = "NAME")]
@@ -223,6 +226,7 @@ mod hunt {
 
     /// Seeds until one notices, and the shortest tape of some that do. A short tape shrinks in a moment and a long one in minutes, so
     /// the shortest are shrunk first, and no more seeds are looked for than it takes to find one that becomes short enough.
+    #[expect(clippy::disallowed_methods, reason = "the time says when a hunt is given up, and nothing about what is found")]
     fn hunt(bug: Planted, args: &Args, threads: usize) -> Option<(&'static str, u64, Tape)> {
         let (leaning, mutant) = (leaning(bug), Some(Mutant::Planted(bug)));
         let mut next = args.seed;
