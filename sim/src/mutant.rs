@@ -75,6 +75,10 @@ pub enum Mutant {
     SkipMessage,
     /// The first message of a delivery is not delivered.
     SkipFirstMessage,
+    /// The last of several messages is not delivered.
+    SkipLastMessage,
+    /// A byte of the first message of a delivery is another.
+    FlipByteOfDelivery,
     /// What is written to the copy of the doubtful tail is lost.
     DropWriteOfTail,
     /// A roll cuts one byte too much.
@@ -101,7 +105,7 @@ static OUTSIDE: AtomicU64 = AtomicU64::new(0);
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 31] = [
+    pub const ALL: [Mutant; 33] = [
         Mutant::DropForceOfSegment,
         Mutant::DropForceOfWatermark,
         Mutant::DropForceOfTmp,
@@ -127,6 +131,8 @@ impl Mutant {
         Mutant::RefuseWhatIsStored,
         Mutant::SkipMessage,
         Mutant::SkipFirstMessage,
+        Mutant::SkipLastMessage,
+        Mutant::FlipByteOfDelivery,
         Mutant::DropWriteOfTail,
         Mutant::CutTooShort,
         Mutant::TidyBeforeRefusal,
@@ -364,10 +370,16 @@ impl Mutation {
                 Effect::Reply { connection, part: wrong_offset(part) }
             }
             (Mutant::SkipMessage, Effect::Reply { connection, part }) => {
-                Effect::Reply { connection, part: skip_message(part, 1) }
+                Effect::Reply { connection, part: skip_message(part, |_| 1) }
             }
             (Mutant::SkipFirstMessage, Effect::Reply { connection, part }) => {
-                Effect::Reply { connection, part: skip_message(part, 0) }
+                Effect::Reply { connection, part: skip_message(part, |_| 0) }
+            }
+            (Mutant::SkipLastMessage, Effect::Reply { connection, part }) => {
+                Effect::Reply { connection, part: skip_message(part, |count| count - 1) }
+            }
+            (Mutant::FlipByteOfDelivery, Effect::Reply { connection, part }) => {
+                Effect::Reply { connection, part: flip_in_message(part) }
             }
             (Mutant::RefuseWhatIsStored, Effect::Reply { connection, part }) => {
                 self.seen += 1;
@@ -381,16 +393,30 @@ impl Mutation {
 }
 
 /// Leaves a message out of a reply that is nothing but messages of one line each.
-fn skip_message(part: ReplyPart, skipped: usize) -> ReplyPart {
+fn skip_message(part: ReplyPart, which: impl Fn(usize) -> usize) -> ReplyPart {
     let ReplyPart::Bytes(bytes) = &part else { return part };
     let text = String::from_utf8_lossy(bytes);
     let mut lines: Vec<&str> = text.lines().collect();
     let Some(count) = lines.pop().and_then(|end| end.strip_prefix("END ")?.parse::<usize>().ok()) else { return part };
-    if count != lines.len() || skipped + 1 >= count || !lines.iter().all(|line| line.starts_with("MSG ")) {
+    if count != lines.len() || count < 2 || which(count) >= count || !lines.iter().all(|line| line.starts_with("MSG "))
+    {
         return part;
     }
-    lines.remove(skipped);
+    lines.remove(which(count));
     ReplyPart::Bytes(format!("{}\nEND {}\n", lines.join("\n"), count - 1).into_bytes().into())
+}
+
+/// Changes the last byte of the first message, where that is a line.
+fn flip_in_message(part: ReplyPart) -> ReplyPart {
+    let ReplyPart::Bytes(bytes) = &part else { return part };
+    match bytes.iter().position(|byte| *byte == b'\n') {
+        Some(end) if bytes.starts_with(b"MSG ") => {
+            let mut changed = bytes.to_vec();
+            changed[end - 1] ^= 1;
+            ReplyPart::Bytes(changed.into())
+        }
+        _ => part,
+    }
 }
 
 fn refused(part: ReplyPart) -> ReplyPart {
