@@ -208,10 +208,10 @@ pub(crate) fn new_log_id(io: &Io, config: &Config, name: &str) -> LogId {
     id
 }
 
-/// Makes the ballast, zero-written and whole. On `Full` nothing is left of it.
+/// Makes the ballast, zero-written and whole; of 0 bytes: removes it. On `Full` nothing is left of it.
 pub(crate) async fn make_ballast(io: &Io, bytes: u64) -> Result<(), Trouble> {
     if bytes == 0 {
-        return Ok(());
+        return io.remove(layout::BALLAST).await.map_err(Trouble::Halt);
     }
     let file = match io.create(layout::BALLAST.into()).await {
         Ok(file) => file,
