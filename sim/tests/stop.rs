@@ -86,18 +86,28 @@ fn room_is_looked_for_at_the_millisecond() {
     assert_eq!(reports(&h, "DISK_FULL").len(), 2);
 }
 
-/// A ballast of an earlier configuration may lie there: it is removed, once.
 #[test]
-fn without_a_ballast_there_is_nothing_to_give_back_twice() {
+fn a_ballast_of_an_earlier_configuration_is_removed_at_the_start() {
+    let mut h = started(Config { ballast_bytes: 1000, ..plain() });
+    assert!(h.disk.file("ballast").is_some());
+    h.kill_and_restart(plain());
+    assert_eq!(h.disk.file("ballast"), None);
+}
+
+/// After that, only what was tried is removed.
+#[test]
+fn without_a_ballast_there_is_nothing_to_give_back() {
     let mut h = started(Config { disk_full_retry_ms: 100, ..plain() });
     let c = h.connect();
+    let mut removed = Vec::new();
     for full in 1..=3 {
         h.fail_next(|effect, _| matches!(effect, Effect::Create { .. }), IoErrorKind::NoSpace);
         assert!(h.ask(c, b"CREATE @t\n").starts_with("ERR DISK_FULL "));
-        assert_eq!(count(&trace(&h), "remove ballast"), 1);
         h.advance_ms(100);
         assert_eq!(reports(&h, "DISK_FREE").len(), full);
+        removed.push(count(&trace(&h), "remove ballast"));
     }
+    assert_eq!([removed[1] - removed[0], removed[2] - removed[1]], [1, 1]);
 }
 
 /// It is told once, however many meet it.
