@@ -58,6 +58,12 @@ fn unsent_bytes_are_bounded_exactly() {
         assert_eq!(h.replies(c), "PONG\n".repeat(pongs), "{bytes}");
         h.set_taking(c, true);
         assert_eq!(h.replies(c), "PONG\n".repeat(5 - pongs), "{bytes}");
+        // The same where each is sent before the next comes.
+        h.set_taking(c, false);
+        for _ in 0..5 {
+            h.send(c, b"PING\n");
+        }
+        assert_eq!(h.replies(c), "PONG\n".repeat(pongs), "{bytes}");
     }
 }
 
