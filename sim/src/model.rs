@@ -203,11 +203,13 @@ impl Group {
             );
         }
         // An answer may show what held when its question was taken up, and be told behind a later one.
-        if !self.was(value, moment) {
-            if moment < self.sought_at {
-                self.told_late.push((self.sought_at, value));
-                return Ok(());
-            }
+        let was = self.was(value, moment);
+        // A SEEK was answered since the question: this may have held before it, and settles nothing.
+        if moment < self.sought_at {
+            self.told_late.extend((!was).then_some((self.sought_at, value)));
+            return Ok(());
+        }
+        if !was {
             let before = *self.history.last().expect("never empty");
             self.history.push(value);
             // While SEEKs are under way nothing says which of the two came first.
@@ -454,5 +456,21 @@ mod tests {
         group.observe("g", 10, asked).expect("told to another one, even later");
         group.observe("g", 0, now).expect("what holds");
         assert_eq!(group.observe("g", 10, now).expect_err("the ACK came before the SEEK").promise, "P5");
+    }
+
+    #[test]
+    fn an_ack_answered_behind_a_seek_may_have_come_before_it_or_after() {
+        for (end, wrong) in [(0, 2), (1, 2)] {
+            let mut group = Group::default();
+            let asked = group.moment();
+            group.asked(Open { id: 1, value: Some(0), seek: true, life: 1, abandoned: false });
+            group.asked(Open { id: 2, value: Some(1), seek: false, life: 1, abandoned: false });
+            group.answered("g", 1, 0, asked).expect("as asked");
+            group.answered("g", 2, 1, asked).expect("as asked");
+            group.observe("g", 1, asked).expect("told late");
+            let now = group.moment();
+            assert!(group.observe("g", wrong, now).is_err());
+            group.observe("g", end, now).expect("either order");
+        }
     }
 }
