@@ -226,6 +226,44 @@ fn the_queue_is_bounded_to_the_byte() {
     }
 }
 
+/// What a recovery has found is forced, and in no queue.
+#[test]
+fn after_a_restart_the_queue_is_empty() {
+    let bounds = [(4, 1 << 20, 5), (1024, 3 * FRAME_BYTES, 3)];
+    for (queue_messages, queue_bytes, admitted) in bounds {
+        let mut h = started(plain());
+        let c = h.connect();
+        h.send(c, &b"PUB DURABLE x\n".repeat(10));
+        h.kill_and_restart(Config { queue_messages, queue_bytes, ..plain() });
+        h.advance_ms(10_000);
+        let c = h.connect();
+        assert!(h.ask(c, b"STATUS\n").contains(" forces=0 "), "nothing to force");
+        h.hold(is_log_io);
+        h.send(c, &b"PUB ACCEPTED x\n".repeat(10));
+        assert_eq!(h.replies(c).lines().count(), admitted);
+        h.release();
+        h.run();
+        assert_eq!(h.replies(c).lines().count(), 10 - admitted);
+    }
+}
+
+#[test]
+fn after_a_restart_there_is_nothing_to_force() {
+    for group_commit in [true, false] {
+        let config = Config { group_commit, ..plain() };
+        let mut h = started(config.clone());
+        let c = h.connect();
+        h.send(c, &b"PUB DURABLE x\n".repeat(10));
+        h.kill_and_restart(config.clone());
+        let before = forces(&h);
+        h.stop();
+        assert_eq!((forces(&h), h.stopped), (before, true));
+        h.kill_and_restart(config);
+        let c = h.connect();
+        assert_eq!(h.ask(c, b"PUB DURABLE x\n"), "OK 10 DURABLE\n");
+    }
+}
+
 /// What was written is no longer in the queue, whoever wrote it: the next one may fill it alone again.
 #[test]
 fn a_queue_that_was_empty_has_a_new_owner() {

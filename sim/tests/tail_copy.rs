@@ -9,8 +9,11 @@ use plimsoll_sim::naive::Harness;
 
 const MIB: u64 = 1 << 20;
 
+/// Positions and lengths.
+type Pieces = Vec<(u64, u64)>;
+
 /// What a start read and wrote of the log, position and length, in order.
-fn pieces(h: &Harness, from: usize) -> (Vec<(u64, u64)>, Vec<(u64, u64)>) {
+fn pieces(h: &Harness, from: usize) -> (Pieces, Pieces) {
     let effects: Vec<Effect> = h.effects[from..].iter().map(|(_, effect)| effect.clone()).collect();
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
     for (line, effect) in traced(&effects).iter().filter(|(line, _)| line.contains("/log/")) {
