@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use plimsoll_core::config::Config;
-use plimsoll_core::effect::{ConnectionId, Effect};
+use plimsoll_core::effect::{ConnectionId, Effect, IoErrorKind};
 use plimsoll_sim::naive::Harness;
 
 const FRAME_BYTES: u64 = 30;
@@ -296,4 +296,59 @@ fn a_segment_is_filled_to_the_byte() {
     }
     assert_eq!(segments(&h.disk), [segment(0), segment(4)]);
     assert_eq!(h.disk.file(&segment(0)).map(<[u8]>::len), Some(512));
+}
+
+/// Padding is nobody's message: it takes no room from them.
+#[test]
+fn padding_is_not_kept_in_memory() {
+    let mut h = started(Config { pad_forces: 512, recent_bytes: 3 * FRAME_BYTES, ..plain() });
+    let c = h.connect();
+    for _ in 0..5 {
+        h.ask(c, b"PUB DURABLE x\n");
+    }
+    let before = h.effects.len();
+    assert_eq!(h.ask(c, b"READ 2 3\n").lines().count(), 4);
+    assert!(h.effects[before..].iter().all(|(_, effect)| !matches!(effect, Effect::Read { .. })));
+}
+
+#[test]
+fn without_group_commit_a_message_waits_for_the_force_of_the_one_before() {
+    let mut h = started(Config { group_commit: false, ..plain() });
+    let c = h.connect();
+    h.hold(is_default_force);
+    h.send(c, b"PUB DURABLE x\nPUB DURABLE y\n");
+    assert_eq!((writes(&h), h.held()), (1, 1));
+    h.release();
+    h.run();
+    assert_eq!(h.replies(c), "OK 0 DURABLE\nOK 1 DURABLE\n");
+}
+
+/// … also when the write had to be tried again, and with it the force.
+#[test]
+fn without_group_commit_a_write_that_is_tried_again_has_a_force_of_its_own() {
+    let mut h = started(Config { group_commit: false, ballast_bytes: 1000, ..plain() });
+    let c = h.connect();
+    let before = trace(&h).len();
+    h.fail_next(is_log_write, IoErrorKind::NoSpace);
+    h.send(c, b"PUB DURABLE x\nPUB DURABLE y\n");
+    h.advance_ms(1000);
+    assert_eq!(h.replies(c), "OK 0 DURABLE\nOK 1 DURABLE\n");
+    let lines = &trace(&h)[before..];
+    let log: Vec<&str> = lines.iter().filter(|line| line.contains(".log")).map(|line| &line[..5]).collect();
+    assert_eq!(log, ["write", "force"].repeat(3));
+}
+
+/// A write that is still under way behind one that failed keeps its place.
+#[test]
+fn what_is_under_way_is_not_written_again() {
+    let mut h = started(Config { batch_messages: 1, ballast_bytes: 1000, ..plain() });
+    let c = h.connect();
+    h.fail_next(is_log_write, IoErrorKind::NoSpace);
+    h.hold(|effect, path| is_log_write(effect, path) && matches!(effect, Effect::Write { position: 1.., .. }));
+    h.send(c, &b"PUB WRITTEN x\n".repeat(3));
+    assert_eq!((writes(&h), h.held()), (3, 1), "the first one twice");
+    h.release();
+    h.run();
+    assert_eq!(h.replies(c), "OK 0 WRITTEN\nOK 1 WRITTEN\nOK 2 WRITTEN\n");
+    assert_eq!(read_all(&mut h).lines().count(), 3);
 }
