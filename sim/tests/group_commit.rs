@@ -226,6 +226,20 @@ fn the_queue_is_bounded_to_the_byte() {
     }
 }
 
+/// Padding that is on its way is in the queue as well: 512 bytes with the first message, then two messages and no third.
+#[test]
+fn padding_counts_in_the_queue() {
+    let mut h = started(Config { pad_forces: 512, queue_bytes: 512 + 3 * FRAME_BYTES - 1, ..plain() });
+    let c = h.connect();
+    h.hold(is_log_io);
+    h.send(c, b"PUB ACCEPTED x\n");
+    h.send(c, &b"PUB ACCEPTED x\n".repeat(9));
+    assert_eq!(h.replies(c).lines().count(), 3);
+    h.release();
+    h.run();
+    assert_eq!(h.replies(c).lines().count(), 7);
+}
+
 /// What a recovery has found is forced, and in no queue.
 #[test]
 fn after_a_restart_the_queue_is_empty() {
