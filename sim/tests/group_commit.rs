@@ -5,6 +5,7 @@ mod common;
 use common::*;
 use plimsoll_core::config::Config;
 use plimsoll_core::effect::{ConnectionId, Effect, IoErrorKind};
+use plimsoll_core::log::watermark;
 use plimsoll_sim::naive::Harness;
 
 const FRAME_BYTES: u64 = 30;
@@ -365,4 +366,27 @@ fn what_is_under_way_is_not_written_again() {
     h.run();
     assert_eq!(h.replies(c), "OK 0 WRITTEN\nOK 1 WRITTEN\nOK 2 WRITTEN\n");
     assert_eq!(read_all(&mut h).lines().count(), 3);
+}
+
+/// The higher one counts, so each that is written is higher than all before it, in either place and in any process.
+#[test]
+fn every_slot_has_a_higher_sequence() {
+    let mut h = started(Config { segment_bytes: 512, ..plain() });
+    for _ in 0..3 {
+        let c = h.connect();
+        for _ in 0..20 {
+            h.ask(c, b"PUB DURABLE x\n");
+        }
+        h.advance_ms(1000);
+        h.kill_and_restart(Config { segment_bytes: 512, ..plain() });
+    }
+    let effects: Vec<Effect> = h.effects.iter().map(|(_, effect)| effect.clone()).collect();
+    let slots = traced(&effects).into_iter().filter(|(line, _)| line == "write topics/default/watermark");
+    let sequences: Vec<u64> = slots
+        .map(|(_, effect)| match effect {
+            Effect::Write { bytes, .. } => watermark::decode(&bytes).expect("a slot").sequence,
+            _ => unreachable!("only writes"),
+        })
+        .collect();
+    assert!(sequences.len() > 60 && sequences.is_sorted_by(|a, b| a < b), "{sequences:?}");
 }
