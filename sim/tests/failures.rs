@@ -81,3 +81,14 @@ fn p10_only_a_force_behind_a_failed_write_is_tried_again() {
         assert!(reply.starts_with(if halts { "ERR HALTED " } else { "ACKED 1\n" }), "{kind:?}: {reply}");
     }
 }
+
+/// Nothing was published in it: all there is of it is what its making left.
+#[test]
+fn a_topic_that_was_answered_survives_a_kill() {
+    let mut h = started(plain());
+    let c = h.connect();
+    assert_eq!(h.ask(c, b"CREATE @t\n"), "CREATED t\n");
+    h.kill_and_restart(plain());
+    let c = h.connect();
+    assert_eq!(h.ask(c, b"PUB @t DURABLE x\n"), "OK 0 DURABLE\n");
+}

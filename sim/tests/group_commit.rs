@@ -138,6 +138,15 @@ fn topics_gather_apart() {
 }
 
 #[test]
+fn nobody_is_awaited_before_a_roll() {
+    let (mut h, [a, b]) = first_force(Config { segment_bytes: 512, ..config() });
+    assert!(round(&mut h, &[a, b]));
+    assert!(!round(&mut h, &[a]), "b is missing");
+    h.send(b, format!("PUB DURABLE {}\n", "v".repeat(450)).as_bytes());
+    assert_eq!(h.held(), 1, "it needs a new segment");
+}
+
+#[test]
 fn after_five_milliseconds_without_a_force_nobody_is_expected() {
     for (ns, at_once) in [(5_000_000, false), (5_000_001, true)] {
         let (mut h, [a, b]) = first_force(config());

@@ -80,6 +80,7 @@ fn a_consumer_that_goes_on_reads_on() {
     publish(&mut h, c, 2000, 1);
     assert_eq!(reads(&mut h, c, "FETCH g 100 0"), ((0..100).collect(), vec![(0, 4600)]));
     assert_eq!(reads(&mut h, c, "FETCH g 100 0"), ((100..200).collect(), vec![(3000, 4600)]));
+    assert_eq!(h.ask(c, b"ACK g 199\n"), "ACKED 200\n");
     assert_eq!(reads(&mut h, c, "FETCH g 1 0"), (vec![200], vec![(6000, 4096)]));
     // After a SEEK it looks for the place.
     assert_eq!(h.ask(c, b"SEEK g 10\n"), "SOUGHT 10\n");
