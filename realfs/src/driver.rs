@@ -5,7 +5,10 @@
 //! only then send, so that all replies of a round leave a connection in one system call.
 
 use crate::directory::Directory;
+#[cfg(not(feature = "inject"))]
 use crate::disk::Disk;
+#[cfg(feature = "inject")]
+use crate::inject::Disk;
 use crate::net::{self, Connection, Flushed, Received};
 use crate::report::LogFormat;
 use mio::net::{TcpListener, TcpStream, UnixStream};
