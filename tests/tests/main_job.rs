@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::time::Duration;
 
+/// How many replies come at most between the moment when a kill is decided and the kill.
+const MORE_BEFORE_KILL: u64 = 10;
 /// How many publishes are in flight when the kill comes.
 const WINDOW: u64 = 64;
 /// Lives that must end by a kill for the test to mean something.
@@ -75,6 +77,7 @@ fn publish_all(draws: &mut Draws, data: &Path, args: &[&str], events: &[&[u8]]) 
         let mut unknown: Vec<usize> = Vec::new();
         let mut replies = 0;
         std::thread::scope(|scope| {
+            let mut killer = None;
             while unknown.is_empty() && !(todo.is_empty() && in_flight.is_empty()) {
                 if let Some(&event) = todo.front().filter(|_| client.in_flight() < WINDOW) {
                     let sent = client.publish_nowait(None, Level::Durable, &Publication::new(events[event]));
@@ -98,10 +101,15 @@ fn publish_all(draws: &mut Draws, data: &Path, args: &[&str], events: &[&[u8]]) 
                 replies += 1;
                 if replies == kill_at {
                     kills += 1;
-                    scope.spawn(|| {
+                    killer = Some(scope.spawn(|| {
                         std::thread::sleep(kill_after);
                         broker.kill();
-                    });
+                    }));
+                } else if replies == kill_at + MORE_BEFORE_KILL
+                    && let Some(killer) = killer.take()
+                {
+                    // On a busy machine the kill may come late; it would leave too little for the others.
+                    killer.join().expect("it is killed");
                 }
             }
         });
@@ -154,13 +162,18 @@ fn consume_all(draws: &mut Draws, data: &Path, args: &[&str], log: &[Vec<u8>]) {
         let kill_after = Duration::from_micros(draws.below(3000));
         let mut expected = None;
         std::thread::scope(|scope| {
+            let mut killer = None;
             for round in 1.. {
                 if round == kill_at {
                     kills += 1;
-                    scope.spawn(|| {
+                    killer = Some(scope.spawn(|| {
                         std::thread::sleep(kill_after);
                         broker.kill();
-                    });
+                    }));
+                } else if round == kill_at + 2
+                    && let Some(killer) = killer.take()
+                {
+                    killer.join().expect("it is killed");
                 }
                 let batch = match client.fetch(None, "billing", 1 + draws.below(49), 0, false) {
                     Err(error) => {

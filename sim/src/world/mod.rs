@@ -21,7 +21,7 @@ use crate::checker::Checker;
 use crate::disk::{Fault, Options, SimDisk};
 use crate::model::Broken;
 use crate::mutant::Mutation;
-use crate::tape::{Concern, Decider, Tape};
+use crate::tape::{Concern, Decider, Rate, Tape};
 use crate::trace::{Lane, Trace};
 use crate::workload::{Plan, Rates};
 use audit::Audit;
@@ -626,7 +626,10 @@ impl World {
             Effect::Reserve { length, .. } => {
                 let full =
                     vec![("no space", error(NoSpace)), ("no space, half of it written", partial(NoSpace, length / 2))];
-                (self.rates.write_error, [vec![("fails", error(Other))], full].concat())
+                // There are few of them, and most while serving.
+                let rate = self.rates.write_error;
+                let rate = Rate { of: rate.of.div_ceil(6), ..rate };
+                (rate, [vec![("fails", error(Other))], full].concat())
             }
             Effect::Create { .. } | Effect::MakeDir { .. } => {
                 let mut options = vec![("fails", error(Other)), ("no space", error(NoSpace))];
