@@ -1,0 +1,189 @@
+//! `power-loss`: see docs/evidence.md.
+
+use clap::{Parser, Subcommand};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use plimsoll_power_loss::broker::Program;
+use plimsoll_power_loss::device::{Disk, Failure, FileSystem, enter_private_mounts};
+use plimsoll_power_loss::images::{self, Rig, Scale, Summary};
+use plimsoll_power_loss::load::Work;
+use plimsoll_power_loss::without;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Power loss on real file systems, through a block device that remembers every write and every flush.
+#[derive(Parser)]
+#[command(after_help = "Exit codes: 0 nothing found, 2 usage or the rig can't work here, 10 something is broken \
+(or, of `control`: nothing was found).")]
+struct Args {
+    /// The broker
+    #[arg(long, env = "PLIMSOLL_BIN", value_name = "FILE", global = true, default_value = "plimsoll")]
+    plimsoll: PathBuf,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Start the broker on what power losses leave
+    Images(Amount),
+    /// The same with a broker that does not force: this must be found
+    Control {
+        /// What it leaves out
+        #[arg(value_enum)]
+        control: Control,
+        #[command(flatten)]
+        amount: Amount,
+    },
+    /// Look again at an image that was kept
+    Repeat {
+        /// The file that was named
+        case: PathBuf,
+    },
+    /// Run a program in which some system calls do nothing and succeed
+    #[command(hide = true)]
+    Without {
+        /// Their name
+        call: String,
+        /// The program
+        #[arg(trailing_var_arg = true, required = true)]
+        command: Vec<OsString>,
+    },
+}
+
+#[derive(clap::Args, Clone)]
+struct Amount {
+    /// On which file systems; all of them if none is named
+    #[arg(long = "fs", value_enum)]
+    file_systems: Vec<FileSystem>,
+    /// Images on each
+    #[arg(long, default_value_t = 2000)]
+    images: usize,
+    /// Brokers under load, one after the other
+    #[arg(long, default_value_t = 6)]
+    sessions: u64,
+    /// Publishes that each answers
+    #[arg(long, default_value_t = 200)]
+    replies: u64,
+    /// For everything that is drawn
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq)]
+enum Control {
+    /// No file is forced: DURABLE is answered for what is in the page cache
+    Files,
+    /// No directory is forced
+    Directories,
+    /// No directory is forced, and all that happens is rolls
+    DirectoriesAtRoll,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(args) {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("power-loss: {failure}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(args: Args) -> Result<ExitCode, Failure> {
+    if let Verb::Without { call, command } = &args.verb {
+        return Err(without::run(call, command));
+    }
+    let own = std::env::current_exe().map_err(|e| Failure::from(format!("this program: {e}")))?;
+    let build = own.parent().and_then(Path::parent).unwrap_or(Path::new("/tmp")).join("power-loss");
+    enter_private_mounts(&build.join("scratch"))?;
+    let plain = Program { binary: args.plimsoll, before: Vec::new() };
+    let leaving_out = |call: &str| {
+        let before = [own.clone().into_os_string(), "without".into(), call.into()];
+        Program { binary: plain.binary.clone(), before: before.into() }
+    };
+    match args.verb {
+        Verb::Repeat { case } => match images::repeat(&case, &plain)? {
+            None => {
+                println!("nothing is broken");
+                Ok(ExitCode::SUCCESS)
+            }
+            Some(broken) => {
+                println!("{broken}");
+                Ok(ExitCode::from(10))
+            }
+        },
+        Verb::Images(amount) => {
+            let summaries = on_each(&amount, u64::MAX, Work::Everything, &plain, &plain, &build.join("failed"))?;
+            Ok(if summaries.iter().all(|summary| summary.broken() == 0) {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::from(10)
+            })
+        }
+        Verb::Control { control, amount } => {
+            let (call, work) = match control {
+                Control::Files => ("fdatasync", Work::Everything),
+                Control::Directories => ("fsync", Work::Everything),
+                Control::DirectoriesAtRoll => ("fsync", Work::DurablePublishes),
+            };
+            let loaded = leaving_out(call);
+            let summaries = on_each(&amount, 3, work, &loaded, &plain, &build.join("control"))?;
+            Ok(if summaries.iter().all(|summary| summary.broken() > 0) {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::from(10)
+            })
+        }
+        Verb::Without { .. } => unreachable!("was run above"),
+    }
+}
+
+/// One thread a file system. Prints a line for each.
+fn on_each(
+    amount: &Amount,
+    broken_max: u64,
+    work: Work,
+    loaded: &Program,
+    started: &Program,
+    kept: &Path,
+) -> Result<Vec<Summary>, Failure> {
+    let bars = MultiProgress::new();
+    let style =
+        ProgressStyle::with_template("{prefix:>15} {bar:40} {pos}/{len} images, {eta} left").expect("a template");
+    let scale = Scale {
+        images: amount.images,
+        sessions: amount.sessions,
+        replies: amount.replies,
+        seed: amount.seed,
+        broken_max,
+    };
+    let file_systems =
+        if amount.file_systems.is_empty() { FileSystem::ALL.to_vec() } else { amount.file_systems.clone() };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = file_systems
+            .into_iter()
+            .map(|file_system| {
+                let bar = bars.add(ProgressBar::no_length().with_style(style.clone()).with_prefix(file_system.name()));
+                let scale = &scale;
+                let bars = &bars;
+                scope.spawn(move || {
+                    let (loaded, started, kept) = (loaded.clone(), started.clone(), kept.to_path_buf());
+                    let mut rig = Rig { disk: Disk::make(file_system)?, loaded, started, kept };
+                    let summary = rig.run(work, scale, &mut |done, of| {
+                        bar.set_length(of as u64);
+                        bar.set_position(done as u64);
+                    })?;
+                    bar.finish_and_clear();
+                    bars.suspend(|| {
+                        println!("{summary}");
+                        summary.first.iter().for_each(|first| println!("  {first}"));
+                    });
+                    Ok(summary)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("a file system's thread")).collect()
+    })
+}
