@@ -6,6 +6,7 @@
 use crate::store::{Event, Image, Log, SECTOR, Write};
 use plimsoll_sim::disk::Seeded;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Goes through a log, from its beginning on.
 pub struct Crashes<'a> {
@@ -66,7 +67,7 @@ impl<'a> Crashes<'a> {
         match kept {
             Kept::Nothing => {}
             Kept::All => writes.for_each(|write| put(&mut image, write)),
-            Kept::Some(seed) => keep_some(&mut image, writes.collect(), &mut Seeded::new(seed, 0)),
+            Kept::Some(seed) => keep_some(&mut image, writes.collect(), &self.log.whole, &mut Seeded::new(seed, 0)),
         }
         image
     }
@@ -76,7 +77,7 @@ fn put(image: &mut Image, write: &Write) {
     image.write(write.position, &write.bytes);
 }
 
-fn keep_some(image: &mut Image, mut writes: Vec<&Write>, draws: &mut Seeded) {
+fn keep_some(image: &mut Image, mut writes: Vec<&Write>, whole: &[Range<u64>], draws: &mut Seeded) {
     if writes.is_empty() {
         return;
     }
@@ -96,9 +97,9 @@ fn keep_some(image: &mut Image, mut writes: Vec<&Write>, draws: &mut Seeded) {
     };
     let torn = draws.chance(1, 2);
     for (at, write) in writes.into_iter().enumerate() {
-        let whole = kept(at, draws);
-        if !torn || (whole && draws.chance(1, 2)) {
-            if whole {
+        let kept = kept(at, draws);
+        if !torn || (kept && draws.chance(1, 2)) || whole.iter().any(|bytes| bytes.contains(&write.position)) {
+            if kept {
                 put(image, write);
             }
             continue;

@@ -7,6 +7,7 @@ use crate::fuse::Served;
 use crate::store::{BlockStore, Image};
 use plimsoll_sim::disk::{BTRFS, EXT4, EXT4_WRITEBACK, Profile, XFS};
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -49,6 +50,16 @@ impl FileSystem {
             // Smaller ones mkfs refuses.
             FileSystem::Xfs => 300 << 20,
             FileSystem::Btrfs => 128 << 20,
+        }
+    }
+
+    /// What it demands of the device to be written whole or not at all. The superblocks of btrfs have 4096 bytes and one
+    /// checksum and are overwritten in place; after a torn one it does not mount (measured).
+    fn whole(self) -> &'static [Range<u64>] {
+        const MIB: u64 = 1 << 20;
+        match self {
+            FileSystem::Btrfs => &[65536..65536 + 4096, 64 * MIB..64 * MIB + 4096],
+            FileSystem::Ext4 | FileSystem::Ext4Writeback | FileSystem::Xfs => &[],
         }
     }
 
@@ -106,6 +117,7 @@ impl Disk {
     /// One line that says what is missing.
     pub fn make(file_system: FileSystem) -> Result<Disk, Failure> {
         let store = BlockStore::new(file_system.device_bytes());
+        file_system.whole().iter().for_each(|bytes| store.keep_whole(bytes.clone()));
         let mut disk = Disk::of(store, file_system)?;
         let [program, args @ ..] = file_system.mkfs() else { unreachable!("a program") };
         run(Command::new(program).args(args).arg(&disk.path))?;
@@ -238,6 +250,6 @@ fn run(command: &mut Command) -> Result<Output, Failure> {
     if output.status.success() {
         return Ok(output);
     }
-    let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
+    let said = String::from_utf8_lossy(&output.stderr).split_whitespace().collect::<Vec<_>>().join(" ");
     Err(Failure(format!("{program}: {said} ({})", output.status)))
 }

@@ -7,6 +7,7 @@ use fuser::{
     ReplyOpen, ReplyWrite, Request, Session, WriteFlags,
 };
 use plimsoll_sim::disk::Seeded;
+use rustix::mount::UnmountFlags;
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -58,10 +59,18 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        if let Some(session) = self.session.take()
-            && let Err(error) = session.umount_and_join()
-        {
-            eprintln!("{}: not unmounted: {error}", self.file.display());
+        if let Some(session) = self.session.take() {
+            // The loop device lets go of the file a moment after its own end.
+            let directory = self.file.parent().expect("a file in a directory");
+            let patience = std::iter::repeat_n(UnmountFlags::empty(), 100).chain([UnmountFlags::DETACH]);
+            patience.into_iter().any(|how| {
+                let unmounted = rustix::mount::unmount(directory, how).is_ok();
+                if !unmounted {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                unmounted
+            });
+            drop(session);
         }
         self.late.end();
         if let Some(answering) = self.answering.take() {

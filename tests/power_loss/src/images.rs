@@ -25,8 +25,6 @@ pub struct Scale {
     pub replies: u64,
     /// For everything that is drawn. What the kernel and the broker do when is not.
     pub seed: u64,
-    /// Stop at so many images in which a promise is broken.
-    pub broken_max: u64,
 }
 
 /// What was seen.
@@ -95,6 +93,8 @@ pub struct Rig {
     pub loaded: Program,
     /// The broker that is started on each image.
     pub started: Program,
+    /// The broker under load is a bad one: what it finds on the disk is made by the other.
+    pub control: bool,
     /// Where broken images are kept.
     pub kept: PathBuf,
 }
@@ -130,7 +130,6 @@ impl Rig {
             elapsed: Duration::ZERO,
         };
         let mut crashes = Crashes::new(&recording.log);
-        let mut broken = 0;
         for (n, planned) in plan.distinct.iter().enumerate() {
             progress(n, plan.distinct.len());
             crashes.go_to(planned.crash.position);
@@ -144,12 +143,10 @@ impl Rig {
                 Broken::Lost { messages, .. } => summary.lost_acked += messages,
                 Broken::Other(_) => summary.otherwise += 1,
             }
-            broken += 1;
             if summary.first.is_none() {
-                summary.first = Some(self.keep(&found, planned, seed)?);
-            }
-            if broken >= scale.broken_max {
-                break;
+                // A control is meant to break; that needs no evidence to be kept.
+                let first = if self.control { found.broken.to_string() } else { self.keep(&found, planned, seed)? };
+                summary.first = Some(first);
             }
         }
         progress(plan.distinct.len(), plan.distinct.len());
@@ -158,11 +155,12 @@ impl Rig {
     }
 
     fn record(&mut self, work: Work, scale: &Scale) -> Result<Recording, Failure> {
+        let Scale { sessions, replies, seed, .. } = *scale;
         self.disk.mount()?;
         let mut history = History::default();
-        if work == Work::DurablePublishes {
-            // Topics are made by a broker that leaves out nothing, and all of it is on the platter.
-            let made = load::record(&self.disk, &self.started, history, Work::Everything, 1, 50, scale.seed);
+        if self.control {
+            // What is there before is made by a broker that leaves out nothing, and all of it is on the platter.
+            let made = load::record(&self.disk, &self.started, history, Work::Everything, 0..1, 50, seed);
             history = made.map_err(Failure::from)?.history;
             let data = self.disk.at().join("data");
             let broker = Broker::start(&self.started, &data, SETTINGS).map_err(|r| Failure::from(format!("{r:?}")))?;
@@ -170,8 +168,8 @@ impl Rig {
             self.disk.unmount()?;
             self.disk.mount()?;
         }
-        let Scale { sessions, replies, seed, .. } = *scale;
-        let recording = load::record(&self.disk, &self.loaded, history, work, sessions, replies, seed);
+        let first = u64::from(self.control);
+        let recording = load::record(&self.disk, &self.loaded, history, work, first..first + sessions, replies, seed);
         self.disk.unmount()?;
         recording.map_err(Failure::from)
     }
@@ -310,7 +308,7 @@ pub fn repeat(case: &Path, program: &Program) -> Result<Option<Broken>, Failure>
     let file_system = file_system.ok_or_else(|| failed(format!("no file system {}", known.file_system)))?;
     let image = Image::load(&case.with_extension("img")).map_err(|e| failed(e.to_string()))?;
     let disk = Disk::of(crate::store::BlockStore::of(image), file_system)?;
-    let mut rig = Rig { disk, loaded: program.clone(), started: program.clone(), kept: PathBuf::new() };
+    let mut rig = Rig { disk, loaded: program.clone(), started: program.clone(), control: false, kept: PathBuf::new() };
     if let Err(failure) = rig.disk.mount() {
         return Ok(Some(Broken::Unmountable(failure.to_string())));
     }

@@ -8,6 +8,7 @@ use plimsoll::client::{Client, Delivered, Options, Outcome, Publication};
 use plimsoll_core::protocol::{Level, SeekTo};
 use plimsoll_sim::disk::Seeded;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -47,7 +48,7 @@ pub struct Recording {
     pub from: usize,
 }
 
-/// Runs `sessions` brokers on a mounted disk, one after the other, each until `replies` publishes were answered; all but the
+/// Runs the brokers of these sessions on a mounted disk, one after the other, each until `replies` publishes were answered; all but the
 /// last end in a clean stop, in a kill, or in a kill followed by one in recovery; the last is killed.
 ///
 /// # Errors
@@ -57,7 +58,7 @@ pub fn record(
     program: &Program,
     history: History,
     work: Work,
-    sessions: u64,
+    sessions: Range<u64>,
     replies: u64,
     seed: u64,
 ) -> Result<Recording, String> {
@@ -67,12 +68,12 @@ pub fn record(
     let mut history = history;
     let mut draws = Seeded::new(seed, 2);
     store.set_overtaking(true);
-    for session in 0..sessions {
+    for session in sessions.clone() {
         let broker = Broker::start(program, &data, SETTINGS).map_err(|refused| format!("{refused:?}"))?;
         let address = broker.address.clone();
         let worker = Worker { store, address: &address, answered: &AtomicU64::new(0), over: &AtomicBool::new(false) };
         let mut topics = vec!["orders", "payments", "late"];
-        if session < 2 {
+        if session < 2 || work == Work::DurablePublishes {
             topics.pop();
         }
         let mut made = History::default();
@@ -98,7 +99,7 @@ pub fn record(
                 std::thread::sleep(Duration::from_micros(200));
             }
             // At a clean stop clients are waited for; at a kill they are in the middle of it.
-            let clean = session + 1 < sessions && draws.chance(1, 3);
+            let clean = session + 1 < sessions.end && draws.chance(1, 3);
             if clean {
                 worker.over.store(true, Ordering::Relaxed);
                 let learnt = threads.into_iter().map(|thread| thread.join().expect("a client")).collect::<Vec<_>>();
@@ -109,7 +110,7 @@ pub fn record(
             threads.into_iter().map(|thread| thread.join().expect("a client")).collect()
         });
         learnt.into_iter().for_each(|learnt| history.add(learnt));
-        if session + 1 < sessions && draws.chance(1, 2) {
+        if session + 1 < sessions.end && draws.chance(1, 2) {
             Broker::start_and_kill(program, &data, SETTINGS, Duration::from_micros(draws.below(40_000)));
         }
     }

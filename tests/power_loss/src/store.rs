@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::hash::Hasher;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -152,6 +153,8 @@ pub struct Log {
     pub writes: Vec<Write>,
     /// What happened. A **position** in the log is a number of these.
     pub events: Vec<Event>,
+    /// Writes of these bytes are never torn. See [`BlockStore::keep_whole`].
+    pub whole: Vec<Range<u64>>,
 }
 
 /// What a device does. See [`BlockStore::fail`].
@@ -175,7 +178,7 @@ pub struct Failing {
     /// So many fail then.
     pub times: u64,
     /// Only requests that touch these bytes of the device count. A flush touches all of it.
-    pub within: std::ops::Range<u64>,
+    pub within: Range<u64>,
 }
 
 impl Failing {
@@ -208,7 +211,7 @@ impl BlockStore {
 
     /// A device with this content, all of it durable.
     pub fn of(image: Image) -> BlockStore {
-        let log = Log { base: image.clone(), writes: Vec::new(), events: Vec::new() };
+        let log = Log { base: image.clone(), writes: Vec::new(), events: Vec::new(), whole: Vec::new() };
         let state = State { image, log, failing: Vec::new(), failed: 0, overtaking: false };
         BlockStore { state: Arc::new(Mutex::new(state)) }
     }
@@ -218,7 +221,9 @@ impl BlockStore {
     pub fn replace(&self, image: Image) {
         let mut state = self.state();
         assert_eq!(state.image.size, image.size, "a device does not change its size");
-        state.log = Log { base: image.clone(), writes: Vec::new(), events: Vec::new() };
+        state.log.base = image.clone();
+        state.log.writes.clear();
+        state.log.events.clear();
         state.image = image;
     }
 
@@ -246,6 +251,12 @@ impl BlockStore {
     /// covered by the flush. Off at first.
     pub fn set_overtaking(&self, on: bool) {
         self.state().overtaking = on;
+    }
+
+    /// A write of these bytes reaches the platter as a whole or not at all: what a file system demands of its device beyond
+    /// whole sectors.
+    pub fn keep_whole(&self, bytes: Range<u64>) {
+        self.state().log.whole.push(bytes);
     }
 
     /// Makes requests fail from now on, beside those that already do.
@@ -309,8 +320,8 @@ impl BlockStore {
 pub(crate) struct Failed;
 
 impl State {
-    fn attempt(&mut self, kind: Kind, range: std::ops::Range<u64>) -> Result<(), Failed> {
-        let touches = |within: &std::ops::Range<u64>| within.start < range.end && range.start < within.end;
+    fn attempt(&mut self, kind: Kind, range: Range<u64>) -> Result<(), Failed> {
+        let touches = |within: &Range<u64>| within.start < range.end && range.start < within.end;
         let mut fails = false;
         for failing in self.failing.iter_mut().filter(|failing| failing.kind == kind && touches(&failing.within)) {
             if failing.after > 0 {
