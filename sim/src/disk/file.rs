@@ -371,6 +371,44 @@ impl File {
         options
     }
 
+    /// The ways in which the file may survive with exactly this length.
+    pub(super) fn lengths_that_lead_to(&self, profile: &Profile, floor: u64, length: u64) -> Vec<LengthOption> {
+        let steps = self.length_steps(floor);
+        let leads = |at: usize| {
+            let (before, step) = (at.checked_sub(1).map_or(steps[at].length, |at| steps[at].length), &steps[at]);
+            let between = before.min(step.length)..=before.max(step.length);
+            length == step.length || (between.contains(&length) && !(step.cut && profile.cut_is_atomic))
+        };
+        (0..steps.len()).filter(|at| leads(*at)).map(|at| LengthOption { length, upto: steps[at].seq }).collect()
+    }
+
+    /// Whether a sector may hold these bytes, up to the end of the file, if the file survives with this length.
+    pub(super) fn sector_may_be(&self, profile: &Profile, index: u64, survived: LengthOption, found: &[u8]) -> bool {
+        let is = |content: Option<&Sector>| match content {
+            Some(sector) => sector[..found.len()] == *found,
+            None => found.iter().all(|byte| *byte == 0),
+        };
+        if !self.versions.contains_key(&index) {
+            return is(self.durable.sectors.get(&index));
+        }
+        let (base, versions) = self.eligible(profile, index, survived.upto);
+        if is(base) || versions.iter().any(|version| is(version.content.as_ref())) {
+            return true;
+        }
+        let tears = if base.is_some() { profile.overwrite_tears } else { profile.fresh_garbage };
+        // As in `sector_options`: written back once, from the durable content to any version, or at each version.
+        let befores = std::iter::once(base).chain(versions.iter().map(|version| version.content.as_ref()));
+        tears
+            && befores.zip(versions).any(|(before, version)| {
+                let Some(new) = &version.content else { return false };
+                [base, before].into_iter().any(|old| {
+                    found.iter().enumerate().all(|(i, byte)| {
+                        !(profile.power_safe_overwrite && old.is_some_and(|old| old[i] == new[i])) || *byte == new[i]
+                    })
+                })
+            })
+    }
+
     /// The same garbled sector with another pattern of garbage.
     pub(super) fn regarble(
         profile: &Profile,

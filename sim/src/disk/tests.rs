@@ -5,14 +5,14 @@ use plimsoll_core::effect::DirEntry;
 
 /// A disk and a process on it that does one thing after the other.
 #[derive(Clone)]
-struct Process {
-    disk: SimDisk,
+pub(super) struct Process {
+    pub(super) disk: SimDisk,
     effects: u64,
     files: u64,
 }
 
 impl Process {
-    fn on(profile: &'static Profile) -> Process {
+    pub(super) fn on(profile: &'static Profile) -> Process {
         Process { disk: SimDisk::new(Options::new(profile)), effects: 0, files: 0 }
     }
 
@@ -27,22 +27,22 @@ impl Process {
         self.disk.execute(id, fault)
     }
 
-    fn run(&mut self, effect: Effect) {
+    pub(super) fn run(&mut self, effect: Effect) {
         self.attempt(effect, None).unwrap();
     }
 
-    fn create(&mut self, path: &str) -> FileId {
+    pub(super) fn create(&mut self, path: &str) -> FileId {
         self.files += 1;
         let file = FileId(self.files);
         self.run(Effect::Create { file, path: path.into() });
         file
     }
 
-    fn write(&mut self, file: FileId, position: u64, bytes: &[u8]) {
+    pub(super) fn write(&mut self, file: FileId, position: u64, bytes: &[u8]) {
         self.run(Effect::Write { file, position, bytes: Bytes::copy_from_slice(bytes) });
     }
 
-    fn force(&mut self, file: FileId) {
+    pub(super) fn force(&mut self, file: FileId) {
         self.run(Effect::Force { file });
     }
 
@@ -55,7 +55,7 @@ impl Process {
     }
 
     /// A file that is durable, name and all.
-    fn durable(&mut self, path: &str, bytes: &[u8]) -> FileId {
+    pub(super) fn durable(&mut self, path: &str, bytes: &[u8]) -> FileId {
         let file = self.create(path);
         self.write(file, 0, bytes);
         self.force(file);
