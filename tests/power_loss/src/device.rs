@@ -53,13 +53,14 @@ impl FileSystem {
         }
     }
 
-    /// What it demands of the device to be written whole or not at all. The superblocks of btrfs have 4096 bytes and one
-    /// checksum and are overwritten in place; after a torn one it does not mount (measured).
+    /// What it demands of the device to be written whole or not at all: its superblock, overwritten in place under one checksum,
+    /// without which it does not mount (measured). That of ext4 has 1024 bytes, those of btrfs have 4096.
     fn whole(self) -> &'static [Range<u64>] {
         const MIB: u64 = 1 << 20;
         match self {
+            FileSystem::Ext4 | FileSystem::Ext4Writeback => &[0..4096],
             FileSystem::Btrfs => &[65536..65536 + 4096, 64 * MIB..64 * MIB + 4096],
-            FileSystem::Ext4 | FileSystem::Ext4Writeback | FileSystem::Xfs => &[],
+            FileSystem::Xfs => &[],
         }
     }
 

@@ -8,17 +8,21 @@
 //! ```
 //!
 //! [`crash`] makes of such a log the images that a power loss may leave; [`images`] mounts each, starts the broker and holds
-//! it against what clients were told ([`history`], [`audit`]).
+//! it against what clients were told ([`history`], [`audit`]). [`conformance`] holds the simulated disk against the same file
+//! systems.
 //!
 //! [`store::BlockStore`] and [`device::Disk`] serve other tests too: a device that fails on demand.
 
+pub mod act;
 pub mod audit;
 pub mod broker;
+pub mod conformance;
 pub mod crash;
 pub mod device;
 pub mod fuse;
 pub mod history;
 pub mod images;
 pub mod load;
+pub mod script;
 pub mod store;
 pub mod without;

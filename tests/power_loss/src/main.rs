@@ -6,7 +6,7 @@ use plimsoll_power_loss::broker::Program;
 use plimsoll_power_loss::device::{Disk, Failure, FileSystem, enter_private_mounts};
 use plimsoll_power_loss::images::{self, Rig, Scale, Summary};
 use plimsoll_power_loss::load::Work;
-use plimsoll_power_loss::without;
+use plimsoll_power_loss::{act, conformance, script, without};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -35,10 +35,34 @@ enum Verb {
         #[command(flatten)]
         amount: Amount,
     },
+    /// Hold the simulated disk against real file systems
+    Conformance {
+        /// On which file systems; all of them if none is named
+        #[arg(long = "fs", value_enum)]
+        file_systems: Vec<FileSystem>,
+        /// Sequences of effects: those made by hand, and others from the seed
+        #[arg(long, default_value_t = 100)]
+        sequences: usize,
+        /// Images of each
+        #[arg(long, default_value_t = 40)]
+        images: usize,
+        /// This one sequence alone
+        #[arg(long, value_name = "STEPS")]
+        script: Option<String>,
+        /// For everything that is drawn
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Look again at an image that was kept
     Repeat {
         /// The file that was named
         case: PathBuf,
+    },
+    /// Carry out steps in a directory
+    #[command(hide = true)]
+    Act {
+        /// The directory
+        directory: PathBuf,
     },
     /// Run a program in which some system calls do nothing and succeed
     #[command(hide = true)]
@@ -95,6 +119,9 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
     if let Verb::Without { call, command } = &args.verb {
         return Err(without::run(call, command));
     }
+    if let Verb::Act { directory } = &args.verb {
+        return act::serve(directory).map(|()| ExitCode::SUCCESS);
+    }
     let own = std::env::current_exe().map_err(|e| Failure::from(format!("this program: {e}")))?;
     let build = own.parent().and_then(Path::parent).unwrap_or(Path::new("/tmp")).join("power-loss");
     enter_private_mounts(&build.join("scratch"))?;
@@ -136,11 +163,25 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
             };
             Ok(if summaries.iter().all(seen) { ExitCode::SUCCESS } else { ExitCode::from(10) })
         }
-        Verb::Without { .. } => unreachable!("was run above"),
+        Verb::Conformance { file_systems, sequences, images, script, seed } => {
+            let scripts = match script {
+                Some(text) => vec![script::parse(&text)],
+                None => conformance::scripts(sequences, seed),
+            };
+            let scale = conformance::Scale { scripts, images, seed };
+            let outside = in_parallel(&file_systems, "sequences", |file_system, progress| {
+                let mut rig = conformance::Rig::make(file_system, build.join("failed"))?;
+                let summary = rig.run(&scale, progress)?;
+                let shown =
+                    summary.found.iter().take(5).fold(summary.to_string(), |shown, f| format!("{shown}\n  {f}"));
+                Ok((shown, summary.outside))
+            })?;
+            Ok(if outside.iter().all(|outside| *outside == 0) { ExitCode::SUCCESS } else { ExitCode::from(10) })
+        }
+        Verb::Without { .. } | Verb::Act { .. } => unreachable!("was run above"),
     }
 }
 
-/// One thread a file system. Prints a line for each.
 fn on_each(
     amount: &Amount,
     work: Work,
@@ -148,36 +189,42 @@ fn on_each(
     started: &Program,
     kept: &Path,
 ) -> Result<Vec<Summary>, Failure> {
+    let Amount { images, sessions, replies, seed, .. } = *amount;
+    let scale = Scale { images, sessions, replies, seed };
+    in_parallel(&amount.file_systems, "images", |file_system, progress| {
+        let (loaded, started, kept) = (loaded.clone(), started.clone(), kept.to_path_buf());
+        let control = !loaded.before.is_empty();
+        let mut rig = Rig { disk: Disk::make(file_system)?, loaded, started, control, kept };
+        let summary = rig.run(work, &scale, progress)?;
+        Ok((summary.first.iter().fold(summary.to_string(), |shown, first| format!("{shown}\n  {first}")), summary))
+    })
+}
+
+/// One thread a file system. Prints for each what it has to show, when it is done.
+fn in_parallel<T: Send>(
+    file_systems: &[FileSystem],
+    what: &str,
+    run: impl Fn(FileSystem, &mut dyn FnMut(usize, usize)) -> Result<(String, T), Failure> + Sync,
+) -> Result<Vec<T>, Failure> {
     let bars = MultiProgress::new();
-    let style =
-        ProgressStyle::with_template("{prefix:>15} {bar:40} {pos}/{len} images, {eta} left").expect("a template");
-    let scale = Scale { images: amount.images, sessions: amount.sessions, replies: amount.replies, seed: amount.seed };
-    let file_systems =
-        if amount.file_systems.is_empty() { FileSystem::ALL.to_vec() } else { amount.file_systems.clone() };
+    let template = format!("{{prefix:>15}} {{bar:40}} {{pos}}/{{len}} {what}, {{eta}} left");
+    let style = ProgressStyle::with_template(&template).expect("a template");
+    let file_systems = if file_systems.is_empty() { &FileSystem::ALL } else { file_systems };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = file_systems
-            .into_iter()
-            .map(|file_system| {
-                let bar = bars.add(ProgressBar::no_length().with_style(style.clone()).with_prefix(file_system.name()));
-                let scale = &scale;
-                let bars = &bars;
-                scope.spawn(move || {
-                    let (loaded, started, kept) = (loaded.clone(), started.clone(), kept.to_path_buf());
-                    let control = !loaded.before.is_empty();
-                    let mut rig = Rig { disk: Disk::make(file_system)?, loaded, started, control, kept };
-                    let summary = rig.run(work, scale, &mut |done, of| {
-                        bar.set_length(of as u64);
-                        bar.set_position(done as u64);
-                    })?;
-                    bar.finish_and_clear();
-                    bars.suspend(|| {
-                        println!("{summary}");
-                        summary.first.iter().for_each(|first| println!("  {first}"));
-                    });
-                    Ok(summary)
-                })
+        let on = |file_system: FileSystem| {
+            let bar = bars.add(ProgressBar::no_length().with_style(style.clone()).with_prefix(file_system.name()));
+            let (run, bars) = (&run, &bars);
+            scope.spawn(move || {
+                let (shown, result) = run(file_system, &mut |done, of| {
+                    bar.set_length(of as u64);
+                    bar.set_position(done as u64);
+                })?;
+                bar.finish_and_clear();
+                bars.suspend(|| println!("{shown}"));
+                Ok(result)
             })
-            .collect();
+        };
+        let threads: Vec<_> = file_systems.iter().map(|file_system| on(*file_system)).collect();
         threads.into_iter().map(|thread| thread.join().expect("a file system's thread")).collect()
     })
 }
