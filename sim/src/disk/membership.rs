@@ -70,7 +70,7 @@ impl File {
             let sectors = found.chunks(unit as usize).enumerate();
             let misfit = sectors
                 .map(|(index, bytes)| (index as u64, bytes))
-                .find(|(index, bytes)| !self.sector_may_be(profile, *index, survived, bytes));
+                .find(|(index, bytes)| !self.sector_may_be(profile, unit, *index, survived, bytes));
             match misfit {
                 None => return Ok(()),
                 Some((index, _)) => why = format!("sector {index} of {length} bytes is none of its versions"),
