@@ -3,7 +3,7 @@
 
 use super::choices::{Choices, Decision, Enumerator, Recorder, Replay, pick};
 use super::file::{Fate, File, LengthOption, Sector, SectorOption};
-use super::names::{Change, Dir, Ino, Status};
+use super::names::{Change, Dir, Ino, NameOp, Status};
 use super::profile::Names;
 use super::{REMOVED_MAX, ROOT, SimDisk};
 use std::collections::btree_map::Entry;
@@ -415,7 +415,9 @@ impl NamesWalk<'_, '_> {
         let keeps_length = self.disk.options.profile.replace_keeps_length;
         let entries = dir.survive(|op| {
             let kept = match self.keep {
-                Keep::Until(last) if op.status == Status::Pending => op.seq <= last,
+                Keep::Until(last) if op.status == Status::Pending && !(op.seq > last && self.is_logged(op)) => {
+                    op.seq <= last
+                }
                 _ => {
                     let here = LazyPath { dirs: &self.names.dirs, ino };
                     let asked = format_args!("{}", LazyChange { dir: here, change: &op.change });
@@ -428,6 +430,13 @@ impl NamesWalk<'_, '_> {
             kept
         });
         Dir::settled(entries)
+    }
+
+    /// Whether a change of names may survive although earlier ones are lost.
+    fn is_logged(&self, op: &NameOp) -> bool {
+        let names = self.disk.options.profile.names;
+        let of_old = !matches!(op.change, Change::Link { .. }) && self.disk.newly_created(op.change.ino()).is_none();
+        names == Names::QueueByInode && of_old
     }
 }
 

@@ -247,7 +247,7 @@ impl SimDisk {
     }
 
     /// When the file was created, if that is not durable.
-    fn newly_created(&self, ino: Ino) -> Option<u64> {
+    pub(super) fn newly_created(&self, ino: Ino) -> Option<u64> {
         let mut ops = self.dirty_dirs.iter().flat_map(|dir| self.dirs[dir].journal());
         let created = ops.find(|op| {
             op.status == Status::Pending && matches!(op.change, Change::Link { ino: linked, .. } if linked == ino)

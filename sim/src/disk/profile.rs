@@ -17,7 +17,9 @@ pub enum Names {
     /// question, `xfs_fsync_lsn`).
     Queue,
     /// A queue too, but a forced file takes its own names (and the directories above it) out of it, and a forced
-    /// directory its own entries: so a file's rename survives while another file's earlier unlink is lost.
+    /// directory its own entries: so a file's rename survives while another file's earlier unlink is lost. And a rename or a
+    /// removal of a file whose name is durable is in the log at once, so that any later force may bring it along while the
+    /// creation of another file, which came before, is lost (measured; `btrfs_log_new_name`).
     QueueByInode,
 }
 

@@ -521,6 +521,24 @@ fn on_btrfs_a_forced_successor_survives_next_to_what_was_removed_before_it() {
     assert_eq!(found, BTreeSet::from(["old packed".into(), "packed".into()]));
 }
 
+/// A rename of what is in the log goes into the log, and any later force may bring it along.
+#[test]
+fn on_btrfs_a_rename_of_a_durable_file_survives_the_loss_of_an_earlier_creation() {
+    let mut p = Process::on(&BTRFS);
+    p.create("A");
+    let tmp = p.create("B.tmp");
+    p.force(tmp);
+    p.rename("B.tmp", "B");
+    let names = p.outcomes(|disk| disk.tree().into_keys().collect::<Vec<_>>().join(" "));
+    assert_eq!(names, ["B", "B.tmp", "A B", "A B.tmp"].map(String::from).into());
+    let mut p = Process::on(&EXT4);
+    p.durable("B.tmp", &[]);
+    p.create("A");
+    p.rename("B.tmp", "B");
+    let names = p.outcomes(|disk| disk.tree().into_keys().collect::<Vec<_>>().join(" "));
+    assert_eq!(names, ["B.tmp", "A B", "A B.tmp"].map(String::from).into());
+}
+
 #[test]
 fn bytes_that_an_overwrite_does_not_change_survive_it_unless_the_device_tears() {
     let neighbour = |profile| {

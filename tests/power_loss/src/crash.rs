@@ -3,10 +3,9 @@
 //! A flush that was answered covers the writes that were done when it was given. Of every other write each sector may have
 //! reached the platter or not, in any order: the cache of a device keeps none.
 
-use crate::store::{Event, Image, Log, SECTOR, Write};
+use crate::store::{Event, Image, Log, PAGE, SECTOR, Whole, Write};
 use plimsoll_sim::disk::Seeded;
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// Goes through a log, from its beginning on.
 pub struct Crashes<'a> {
@@ -67,7 +66,7 @@ impl<'a> Crashes<'a> {
         match kept {
             Kept::Nothing => {}
             Kept::All => writes.for_each(|write| put(&mut image, write)),
-            Kept::Some(seed) => keep_some(&mut image, writes.collect(), &self.log.whole, &mut Seeded::new(seed, 0)),
+            Kept::Some(seed) => keep_some(&mut image, writes.collect(), self.log.whole, &mut Seeded::new(seed, 0)),
         }
         image
     }
@@ -77,7 +76,7 @@ fn put(image: &mut Image, write: &Write) {
     image.write(write.position, &write.bytes);
 }
 
-fn keep_some(image: &mut Image, mut writes: Vec<&Write>, whole: &[Range<u64>], draws: &mut Seeded) {
+fn keep_some(image: &mut Image, mut writes: Vec<&Write>, whole: Whole, draws: &mut Seeded) {
     if writes.is_empty() {
         return;
     }
@@ -98,7 +97,7 @@ fn keep_some(image: &mut Image, mut writes: Vec<&Write>, whole: &[Range<u64>], d
     let torn = draws.chance(1, 2);
     for (at, write) in writes.into_iter().enumerate() {
         let kept = kept(at, draws);
-        if !torn || (kept && draws.chance(1, 2)) || whole.iter().any(|bytes| bytes.contains(&write.position)) {
+        if !torn || (kept && draws.chance(1, 2)) {
             if kept {
                 put(image, write);
             }
@@ -107,14 +106,23 @@ fn keep_some(image: &mut Image, mut writes: Vec<&Write>, whole: &[Range<u64>], d
         // Sectors by themselves, or a beginning or an end of the write.
         let sectors = write.bytes.len().div_ceil(SECTOR) as u64;
         let (cut, shape) = (draws.below(sectors + 1), draws.below(3));
+        let (mut keep, mut is_whole) = (false, false);
         for (sector, bytes) in (0..).zip(write.bytes.chunks(SECTOR)) {
-            let keep = match shape {
-                0 => draws.chance(1, 2),
-                1 => sector < cut,
-                _ => sector >= cut,
-            };
+            let position = write.position + sector * SECTOR as u64;
+            let begins = sector == 0 || position.is_multiple_of(PAGE as u64);
+            let block = &write.bytes[sector as usize * SECTOR..];
+            if begins {
+                is_whole = whole(position, block);
+            }
+            if begins || !is_whole {
+                keep = match shape {
+                    0 => draws.chance(1, 2),
+                    1 => sector < cut,
+                    _ => sector >= cut,
+                };
+            }
             if keep {
-                image.write(write.position + sector * SECTOR as u64, bytes);
+                image.write(position, bytes);
             }
         }
     }
@@ -223,6 +231,25 @@ mod tests {
             (0..3000).map(|seed| sectors(&crashes.image(Kept::Some(seed)))).collect();
         // Sector 0: old, 1. Sector 1: old, 1, 2. Sector 2: old, 2.
         assert_eq!(found.len(), 2 * 3 * 2, "{found:?}");
+    }
+
+    #[test]
+    fn a_block_that_is_to_stay_whole_is_kept_or_lost_as_a_whole() {
+        let store = BlockStore::new(1 << 16);
+        store.keep_whole(|position, bytes| position == 4096 && bytes[0] == 1);
+        store.given(0, &[1; 12288]).ok().unwrap();
+        let log = store.log();
+        let mut crashes = Crashes::new(&log);
+        crashes.go_to(1);
+        let mut torn = [false; 3];
+        for seed in 0..1000 {
+            let mut bytes = [0; 12288];
+            crashes.image(Kept::Some(seed)).read(0, &mut bytes);
+            for (block, torn) in bytes.chunks(PAGE).zip(&mut torn) {
+                *torn |= block.iter().any(|byte| *byte != block[0]);
+            }
+        }
+        assert_eq!(torn, [true, false, true]);
     }
 
     #[test]

@@ -4,10 +4,9 @@
 //! of a system call that waits for the device, the call would wait for an answer that nobody is left to give.
 
 use crate::fuse::Served;
-use crate::store::{BlockStore, Image};
+use crate::store::{BlockStore, Image, Whole};
 use plimsoll_sim::disk::{BTRFS, EXT4, EXT4_WRITEBACK, Profile, XFS};
 use std::fs::File;
-use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -53,14 +52,18 @@ impl FileSystem {
         }
     }
 
-    /// What it demands of the device to be written whole or not at all: its superblock, overwritten in place under one checksum,
-    /// without which it does not mount (measured). That of ext4 has 1024 bytes, those of btrfs have 4096.
-    fn whole(self) -> &'static [Range<u64>] {
-        const MIB: u64 = 1 << 20;
+    /// What it demands of the device to be written whole or not at all, because it does not mount otherwise (all measured):
+    /// ext4 and btrfs their superblocks, of 1024 and 4096 bytes under one checksum, overwritten in place; xfs the blocks of its
+    /// directories and trees, because one whose first sector is new is not replayed from the log.
+    fn whole(self) -> Whole {
         match self {
-            FileSystem::Ext4 | FileSystem::Ext4Writeback => &[0..4096],
-            FileSystem::Btrfs => &[65536..65536 + 4096, 64 * MIB..64 * MIB + 4096],
-            FileSystem::Xfs => &[],
+            FileSystem::Ext4 | FileSystem::Ext4Writeback => |position, _| position < 4096,
+            FileSystem::Btrfs => |position, _| [64 << 10, 64 << 20].contains(&position),
+            FileSystem::Xfs => |_, bytes| {
+                const MAGIC: [&[u8]; 9] =
+                    [b"XDB3", b"XDD3", b"AB3B", b"AB3C", b"IAB3", b"FIB3", b"BMA3", b"RMB3", b"R3FC"];
+                MAGIC.iter().any(|magic| bytes.starts_with(magic))
+            },
         }
     }
 
@@ -118,7 +121,7 @@ impl Disk {
     /// One line that says what is missing.
     pub fn make(file_system: FileSystem) -> Result<Disk, Failure> {
         let store = BlockStore::new(file_system.device_bytes());
-        file_system.whole().iter().for_each(|bytes| store.keep_whole(bytes.clone()));
+        store.keep_whole(file_system.whole());
         let mut disk = Disk::of(store, file_system)?;
         let [program, args @ ..] = file_system.mkfs() else { unreachable!("a program") };
         run(Command::new(program).args(args).arg(&disk.path))?;

@@ -44,7 +44,7 @@ enum Verb {
         #[arg(long, default_value_t = 100)]
         sequences: usize,
         /// Images of each
-        #[arg(long, default_value_t = 40)]
+        #[arg(long, default_value_t = 20)]
         images: usize,
         /// This one sequence alone
         #[arg(long, value_name = "STEPS")]
@@ -81,13 +81,13 @@ struct Amount {
     #[arg(long = "fs", value_enum)]
     file_systems: Vec<FileSystem>,
     /// Images on each
-    #[arg(long, default_value_t = 2000)]
+    #[arg(long, default_value_t = 3000)]
     images: usize,
     /// Brokers under load, one after the other
-    #[arg(long, default_value_t = 6)]
+    #[arg(long, default_value_t = 8)]
     sessions: u64,
     /// Publishes that each answers
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 110)]
     replies: u64,
     /// For everything that is drawn
     #[arg(long, default_value_t = 1)]

@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What a device writes in one piece, bytes.
 pub const SECTOR: usize = 512;
-const PAGE: usize = 4096;
+/// What a file system writes in one piece, bytes.
+pub const PAGE: usize = 4096;
 
 /// The content of a device. Sparse, and cheap to clone: what two images have in common they share.
 #[derive(Clone)]
@@ -153,9 +154,13 @@ pub struct Log {
     pub writes: Vec<Write>,
     /// What happened. A **position** in the log is a number of these.
     pub events: Vec<Event>,
-    /// Writes of these bytes are never torn. See [`BlockStore::keep_whole`].
-    pub whole: Vec<Range<u64>>,
+    /// See [`BlockStore::keep_whole`].
+    pub whole: Whole,
 }
+
+/// Whether a block of 4096 bytes that is written at a position, and begins with these bytes, reaches the platter as a whole or
+/// not at all.
+pub type Whole = fn(position: u64, bytes: &[u8]) -> bool;
 
 /// What a device does. See [`BlockStore::fail`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -211,7 +216,7 @@ impl BlockStore {
 
     /// A device with this content, all of it durable.
     pub fn of(image: Image) -> BlockStore {
-        let log = Log { base: image.clone(), writes: Vec::new(), events: Vec::new(), whole: Vec::new() };
+        let log = Log { base: image.clone(), writes: Vec::new(), events: Vec::new(), whole: |_, _| false };
         let state = State { image, log, failing: Vec::new(), failed: 0, overtaking: false };
         BlockStore { state: Arc::new(Mutex::new(state)) }
     }
@@ -253,10 +258,9 @@ impl BlockStore {
         self.state().overtaking = on;
     }
 
-    /// A write of these bytes reaches the platter as a whole or not at all: what a file system demands of its device beyond
-    /// whole sectors.
-    pub fn keep_whole(&self, bytes: Range<u64>) {
-        self.state().log.whole.push(bytes);
+    /// Says which blocks are never torn: what a file system demands of its device beyond whole sectors. None at first.
+    pub fn keep_whole(&self, whole: Whole) {
+        self.state().log.whole = whole;
     }
 
     /// Makes requests fail from now on, beside those that already do.
