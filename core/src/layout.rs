@@ -43,6 +43,12 @@ pub fn topic(name: &str) -> String {
     format!("{TOPICS}/{name}")
 }
 
+/// The directory that a topic had before it became a leftover: `topics/orders` for `topics/orders.tmp`.
+pub fn topic_left_behind(path: &str) -> Option<&str> {
+    let dir = path.strip_suffix(TMP)?;
+    is_topic_name(dir.strip_prefix(TOPICS)?.strip_prefix('/')?).then_some(dir)
+}
+
 /// A topic's format, log id and settings.
 pub fn topic_toml(dir: &str) -> String {
     format!("{dir}/topic.toml")
@@ -128,6 +134,14 @@ mod tests {
         assert_eq!(parse_segment("18446744073709551615.log"), Some(u64::MAX));
         for bad in ["123.log", "0000000000000000012x.log", "99999999999999999999.log", "00000000000000000123.log.tmp"] {
             assert_eq!(parse_segment(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_leftover_of_a_topic_tells_its_name() {
+        assert_eq!(topic_left_behind("topics/orders.tmp"), Some("topics/orders"));
+        for other in ["topics/orders", "topics/.tmp", "topics/orders/log.tmp", "plimsoll.toml.tmp"] {
+            assert_eq!(topic_left_behind(other), None, "{other}");
         }
     }
 

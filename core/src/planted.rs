@@ -59,6 +59,8 @@ pub enum Planted {
     NoGroupRewrite,
     /// Story 8: a topic whose making was not finished is served, and recovery does not force the directory of topics.
     NoTopicsForce,
+    /// A topic's leftover is emptied though its name may come back.
+    NameComesBack,
     /// Story 9: an anchored slot at the log's end counts as a clean stop.
     CleanByEquality,
     /// Story 11: leftovers are removed before everything is judged.
@@ -76,7 +78,7 @@ pub enum Planted {
 #[cfg(feature = "planted")]
 impl Planted {
     /// All of them, each with the promise that it breaks.
-    pub const ALL: [(Planted, &'static str); 32] = [
+    pub const ALL: [(Planted, &'static str); 33] = [
         (Planted::AcknowledgeBeforeForce, "P3"),
         (Planted::ReplyBeforeCompletion, "P3"),
         (Planted::ReplyBeforeSlot, "P3"),
@@ -103,6 +105,7 @@ impl Planted {
         (Planted::RemovalBeforeAnchoring, "P8"),
         (Planted::NoGroupRewrite, "P5"),
         (Planted::NoTopicsForce, "P1"),
+        (Planted::NameComesBack, "P8"),
         (Planted::CleanByEquality, "P1"),
         (Planted::LeftoversBeforeJudgement, "P7"),
         (Planted::KnownSalt, "P8"),

@@ -108,13 +108,10 @@ pub(crate) async fn start(io: Io, config: Rc<Config>) -> Result<Started, Halt> {
     // From here on things change.
     let mut attempt = Attempt { io: &io, ballast_given: false };
     let mut topics = Vec::new();
-    let (unfinished, mut found): (Vec<_>, Vec<_>) =
-        findings.topics.into_iter().partition(|topic| topic.is_unfinished() && !planted!(io, NoTopicsForce));
-    let mut leftovers = findings.leftovers;
-    for topic in unfinished {
-        leftovers.push(layout::topic(&topic.name));
-        topic.close(&io);
-    }
+    let (unfinished, mut found): (Vec<_>, Vec<_>) = findings
+        .topics
+        .into_iter()
+        .partition(|topic| topic.is_unfinished() && !(planted!(io, NoTopicsForce) && topic.watermark.is_some()));
     if found.is_empty() || found.iter().any(|topic| !restore::stopped_cleanly(&io, &config, topic)) {
         match write_format(&io).await {
             Err(Trouble::Full(_)) if attempt.give_ballast().await? => {
@@ -132,6 +129,7 @@ pub(crate) async fn start(io: Io, config: Rc<Config>) -> Result<Started, Halt> {
             restored => restored.map_err(|trouble| halt(trouble, "recovery"))?,
         });
     }
+    let traces = !findings.leftovers.is_empty() || !unfinished.is_empty();
     let forced = async {
         force_format(&io).await?;
         if !planted!(io, NoTopicsForce) {
@@ -141,13 +139,22 @@ pub(crate) async fn start(io: Io, config: Rc<Config>) -> Result<Started, Halt> {
         for (topic, found) in topics.iter().zip(&found) {
             restore::settle(&io, topic, found).await?;
         }
-        for path in &mut leftovers {
-            if !path.ends_with(layout::TMP) {
-                *path = create::unname(&io, path).await?;
+        for path in &findings.leftovers {
+            match create::forget_name(&io, path).await {
+                // It stays until a start with more room.
+                Err(Trouble::Full(_)) => {}
+                forgotten => {
+                    forgotten?;
+                    remove_leftover(&io, path).await?;
+                }
             }
-            remove_leftover(&io, path).await?;
         }
-        if !leftovers.is_empty() {
+        for topic in unfinished {
+            let nameless = create::unname(&io, &layout::topic(&topic.name)).await?;
+            topic.close(&io);
+            remove_leftover(&io, &nameless).await?;
+        }
+        if traces {
             io.force_dir(layout::TOPICS).await.map_err(Trouble::Halt)?;
         }
         Ok(())
@@ -201,10 +208,10 @@ pub(crate) fn new_log_id(io: &Io, config: &Config, name: &str) -> LogId {
     id
 }
 
-/// Makes the ballast, zero-written and whole. On `Full` nothing is left of it.
+/// Makes the ballast, zero-written and whole; of 0 bytes: removes it. On `Full` nothing is left of it.
 pub(crate) async fn make_ballast(io: &Io, bytes: u64) -> Result<(), Trouble> {
     if bytes == 0 {
-        return Ok(());
+        return io.remove(layout::BALLAST).await.map_err(Trouble::Halt);
     }
     let file = match io.create(layout::BALLAST.into()).await {
         Ok(file) => file,

@@ -15,6 +15,27 @@ pub struct Broken {
     pub words: String,
 }
 
+/// The promises of docs/promises.md by number, in a few words.
+pub const PROMISES: [(&str, &str); 17] = [
+    ("P1", "durable survives"),
+    ("P2", "dense offsets"),
+    ("P3", "reply after effect"),
+    ("P4", "readers below the line"),
+    ("P5", "progress is kept"),
+    ("P6", "at least once"),
+    ("P7", "corruption is refused"),
+    ("P8", "a torn tail never blocks"),
+    ("P9", "recovery can be interrupted"),
+    ("P10", "fail-stop"),
+    ("P11", "a full disk is not a crash"),
+    ("P12", "retention keeps what it must"),
+    ("P13", "bounded"),
+    ("P14", "one reply"),
+    ("P15", "reserve, confirm"),
+    ("P16", "dedup"),
+    ("P17", "same seed, same run"),
+];
+
 /// Shorthand for a check.
 pub type Check = Result<(), Broken>;
 
@@ -85,6 +106,10 @@ pub struct Log {
 #[derive(Clone, Debug)]
 pub struct Group {
     history: Vec<u64>,
+    /// Where in the history the last SEEK was answered.
+    sought_at: usize,
+    /// What held before a SEEK was answered, and was told behind it: the place of the SEEK, and the value.
+    told_late: Vec<(usize, u64)>,
     open: Vec<Open>,
     /// Offsets that were sent to it.
     pub delivered: BTreeSet<u64>,
@@ -109,7 +134,14 @@ pub struct Open {
 
 impl Default for Group {
     fn default() -> Group {
-        Group { history: vec![0], open: Vec::new(), delivered: BTreeSet::new(), was_sought: false }
+        Group {
+            history: vec![0],
+            sought_at: 0,
+            told_late: Vec::new(),
+            open: Vec::new(),
+            delivered: BTreeSet::new(),
+            was_sought: false,
+        }
     }
 }
 
@@ -137,10 +169,15 @@ impl Group {
         }
     }
 
+    /// Whether the committed offset is known to have been `value` at some moment since `moment`.
+    fn was(&self, value: u64, moment: usize) -> bool {
+        self.history[moment..].contains(&value)
+            || self.told_late.iter().any(|(before, told)| moment < *before && *told == value)
+    }
+
     /// Whether the committed offset can have been `value` at some moment since `moment`.
     pub fn may_be(&self, value: u64, moment: usize) -> bool {
-        self.history[moment..].contains(&value)
-            || self.open.iter().any(|open| open.value.is_none_or(|asked| asked == value))
+        self.was(value, moment) || self.open.iter().any(|open| open.value.is_none_or(|asked| asked == value))
     }
 
     /// The highest offset that may have been committed at some moment since `moment`; `None`: no bound is known.
@@ -166,7 +203,13 @@ impl Group {
             );
         }
         // An answer may show what held when its question was taken up, and be told behind a later one.
-        if !self.history[moment..].contains(&value) {
+        let was = self.was(value, moment);
+        // A SEEK was answered since the question: this may have held before it, and settles nothing.
+        if moment < self.sought_at {
+            self.told_late.extend((!was).then_some((self.sought_at, value)));
+            return Ok(());
+        }
+        if !was {
             let before = *self.history.last().expect("never empty");
             self.history.push(value);
             // While SEEKs are under way nothing says which of the two came first.
@@ -184,10 +227,14 @@ impl Group {
     /// The answer to a request that changed it: `value` is what holds now.
     pub fn answered(&mut self, what: &str, id: u64, value: u64, moment: usize) -> Check {
         let is_news = self.history.len() - 1 == moment;
+        let is_seek = self.open.iter().any(|open| open.id == id && open.seek);
         self.observe(what, value, moment)?;
         if is_news || self.history.last() == Some(&value) {
-            if self.history.last() != Some(&value) {
+            if is_seek || self.history.last() != Some(&value) {
                 self.history.push(value);
+            }
+            if is_seek {
+                self.sought_at = self.history.len() - 1;
             }
             self.refused(id);
         } else {
@@ -392,5 +439,38 @@ mod tests {
         let now = group.moment();
         assert_eq!(group.observe("g", 0, now).expect_err("backwards").promise, "P5");
         group.observe("g", 0, now - 1).expect("an answer to an earlier question");
+    }
+
+    /// Two connections: the answer to a FETCH shows what held before a SEEK, and is told behind the SEEK's answer.
+    #[test]
+    fn an_answer_told_late_does_not_unsay_a_seek() {
+        let mut group = Group::default();
+        // An ACK of an earlier life, never answered, of which a power loss kept the effect.
+        group.asked(Open { id: 1, value: Some(10), seek: false, life: 1, abandoned: true });
+        group.asked(Open { id: 2, value: Some(0), seek: true, life: 2, abandoned: false });
+        let asked = group.moment();
+        group.answered("g", 2, 0, asked).expect("as asked");
+        group.observe("g", 10, asked).expect("what held before the SEEK");
+        group.settle_before(2);
+        let now = group.moment();
+        group.observe("g", 10, asked).expect("told to another one, even later");
+        group.observe("g", 0, now).expect("what holds");
+        assert_eq!(group.observe("g", 10, now).expect_err("the ACK came before the SEEK").promise, "P5");
+    }
+
+    #[test]
+    fn an_ack_answered_behind_a_seek_may_have_come_before_it_or_after() {
+        for (end, wrong) in [(0, 2), (1, 2)] {
+            let mut group = Group::default();
+            let asked = group.moment();
+            group.asked(Open { id: 1, value: Some(0), seek: true, life: 1, abandoned: false });
+            group.asked(Open { id: 2, value: Some(1), seek: false, life: 1, abandoned: false });
+            group.answered("g", 1, 0, asked).expect("as asked");
+            group.answered("g", 2, 1, asked).expect("as asked");
+            group.observe("g", 1, asked).expect("told late");
+            let now = group.moment();
+            assert!(group.observe("g", wrong, now).is_err());
+            group.observe("g", end, now).expect("either order");
+        }
     }
 }

@@ -550,6 +550,23 @@ fn p11_a_write_without_room_is_tried_again_and_loses_nothing() {
 }
 
 #[test]
+fn p11_without_a_ballast_the_disk_is_free_when_something_fits() {
+    let mut h = started(Config { ballast_bytes: 0, space_ahead: 4096, ..plain() });
+    let c = h.connect();
+    let full = fail_while(&mut h, IoErrorKind::NoSpace, |effect, _| matches!(effect, Effect::Reserve { .. }));
+    for _ in 0..5 {
+        assert!(h.ask(c, b"PUB DURABLE x\n").starts_with("ERR DISK_FULL "));
+        h.advance_ms(600);
+    }
+    assert_eq!((reports(&h, "DISK_FULL").len(), reports(&h, "DISK_FREE").len()), (1, 0));
+    full.set(false);
+    h.advance_ms(600);
+    assert_eq!(h.ask(c, b"PUB DURABLE x\n"), "OK 0 DURABLE\n");
+    assert_eq!(reports(&h, "DISK_FREE").len(), 1);
+    assert_eq!(h.disk.file("ballast"), None, "what was tried is gone");
+}
+
+#[test]
 fn p3_a_force_behind_a_failed_write_is_no_force_whichever_is_told_first() {
     for force_first in [false, true] {
         let mut h = started(Config { ballast_bytes: 0, disk_full_retry_ms: 100, ..plain() });

@@ -11,6 +11,9 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::mem;
 
+/// How much must fit for the disk to count as free again where there is no ballast.
+const PROBE_BYTES: u64 = 1 << 16;
+
 impl Broker {
     /// The ballast is given back, so that consumers, ACKs and what has offsets can go on; publishing resumes when the
     /// ballast can be made again.
@@ -43,7 +46,15 @@ impl Broker {
 
     pub(super) fn try_for_room(&mut self) {
         let bytes = self.config.ballast_bytes;
-        self.spawn(|io| Box::pin(async move { Ended::Ballast(start::make_ballast(&io, bytes).await) }));
+        self.spawn(move |io| {
+            Box::pin(async move {
+                let mut made = start::make_ballast(&io, if bytes > 0 { bytes } else { PROBE_BYTES }).await;
+                if bytes == 0 && made.is_ok() {
+                    made = start::make_ballast(&io, 0).await;
+                }
+                Ended::Ballast(made)
+            })
+        });
     }
 
     pub(super) fn ballast_made(&mut self, result: Result<(), Trouble>) {

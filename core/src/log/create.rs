@@ -28,6 +28,7 @@ use core::pin::Pin;
 pub(crate) async fn create(io: Io, id: TopicId, name: String, log_id: LogId) -> Result<Topic, Trouble> {
     let dir = layout::topic(&name);
     let tmp = layout::tmp(&dir);
+    forget_name(&io, &tmp).await?;
     remove_tree(&io, &tmp).await.map_err(Trouble::Halt)?;
     if let Err(trouble) = fill(&io, &tmp, log_id).await {
         if let Trouble::Full(_) = trouble {
@@ -63,6 +64,26 @@ pub(crate) async fn unname(io: &Io, dir: &str) -> Result<String, Trouble> {
     io.rename(dir, &tmp).await.map_err(Trouble::Halt)?;
     io.force_dir(layout::TOPICS).await.map_err(Trouble::Halt)?;
     Ok(tmp)
+}
+
+/// Before `<name>.tmp` is emptied: makes sure that it never gets the name again.
+///
+/// Crash story: *the name that came back* – the force in [`unname`] fails. The restart sees `<name>.tmp`, its own force does
+/// nothing for the rename, it empties the directory, and a power loss gives half a topic its name back. So the absence of the name
+/// is made anew: an empty directory gets the name and loses it again, and that is forced. A power loss in between may leave
+/// the empty directory, which counts as a topic that was not finished.
+pub(crate) async fn forget_name(io: &Io, tmp: &str) -> Result<(), Trouble> {
+    let Some(dir) = layout::topic_left_behind(tmp) else { return Ok(()) };
+    if planted!(io, NameComesBack) || io.list(tmp).await.is_err() {
+        return Ok(());
+    }
+    match io.call(Effect::MakeDir { path: dir.into() }).await {
+        // Another topic has it.
+        Err(error) if error.kind == IoErrorKind::Exists => return Ok(()),
+        made => made.map_err(Trouble::full_or_halt)?,
+    };
+    io.call(Effect::RemoveDir { path: dir.into() }).await.map_err(Trouble::Halt)?;
+    io.force_dir(layout::TOPICS).await.map_err(Trouble::Halt)
 }
 
 /// Opens the files of a topic that has its name, and marks it as finished.

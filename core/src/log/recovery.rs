@@ -216,12 +216,13 @@ impl TopicFindings {
     }
 
     /// Whether its making was not finished: it has its name, but nobody was told of it, and the name may be in the page cache alone.
-    /// Its slots are the first ones still, and nothing is in it (crash story: *the topic without a name*).
+    /// Its slots are the first ones still, and nothing is in it (crash story: *the topic without a name*); or its directory is
+    /// empty (*the name that came back*).
     pub(crate) fn is_unfinished(&self) -> bool {
-        self.conclusion == Conclusion::Ok
-            && self.slots.current().is_some_and(|slot| slot.sequence == watermark::SEQUENCE_UNFINISHED)
-            && self.groups.is_empty()
-            && matches!(self.segments[..], [FoundSegment { base: 0, length: 0, .. }])
+        let first_slots = self.slots.current().is_some_and(|slot| slot.sequence == watermark::SEQUENCE_UNFINISHED);
+        let nothing_in_it =
+            self.groups.is_empty() && matches!(self.segments[..], [FoundSegment { base: 0, length: 0, .. }]);
+        self.conclusion == Conclusion::Ok && (self.watermark.is_none() || first_slots && nothing_in_it)
     }
 
     /// Closes its files: it will not be served.
@@ -316,7 +317,13 @@ async fn inspect_topic(io: &Io, name: &str) -> Result<TopicFindings, IoError> {
 
 async fn inspect_files(io: &Io, mut topic: TopicFindings) -> Result<TopicFindings, IoError> {
     let dir = topic.dir();
-    for entry in io.list(&dir).await? {
+    let entries = io.list(&dir).await?;
+    if entries.is_empty() {
+        // Whoever ever promised something of it left more than that.
+        topic.conclusion = Conclusion::Ok;
+        return Ok(topic);
+    }
+    for entry in entries {
         let path = format!("{dir}/{}", entry.name);
         if entry.name.ends_with(layout::TMP) {
             topic.leftovers.push(path);

@@ -71,7 +71,7 @@ pub(crate) fn run(args: Args) -> Result<Exit, String> {
         return Ok(Exit::Clean);
     }
     // A panic is a finding, told with its story; not a hundred thousand backtraces.
-    std::panic::set_hook(Box::new(|_| {}));
+    super::end_without_readers(|_| {});
     let configure = |config: &mut Config| {
         #[cfg(feature = "planted")]
         {

@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use plimsoll_sim::world::Verdict;
+use std::panic::{self, PanicHookInfo};
 use std::process::ExitCode;
 
 /// What the process ends with. The numbers are those of docs/simulation.md.
@@ -58,9 +59,25 @@ verbs! {
     Mutants => mutants,
     Planted => planted,
     Coverage => coverage,
+    Report => report,
 }
 
+/// `println!` panics when nobody reads any more (`plimsoll-sim … | head`): that ends the program, and is no bug. What becomes of
+/// any other panic is told by `others`.
+fn end_without_readers(others: impl Fn(&PanicHookInfo<'_>) + Send + Sync + 'static) {
+    panic::set_hook(Box::new(move |info| {
+        if info.payload_as_str().is_some_and(|words| words.starts_with("failed printing to stdout")) {
+            std::process::exit(EXIT_NO_READER);
+        }
+        others(info);
+    }));
+}
+
+/// As a shell says it of a process that SIGPIPE has ended.
+const EXIT_NO_READER: i32 = 141;
+
 pub(crate) fn main() -> ExitCode {
+    end_without_readers(panic::take_hook());
     match dispatch(Cli::parse().verb) {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(sentence) => {

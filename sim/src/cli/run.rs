@@ -13,7 +13,7 @@ use std::{fs, thread};
 pub(crate) const ABOUT: &str = "Run seeds and hold every promise against what happens";
 
 /// Seeds that overnight mode takes between two entries in its file.
-const CHAPTER: u64 = 1000;
+const CHAPTER: u64 = 200;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -72,7 +72,7 @@ pub(crate) fn run(args: Args) -> Result<Exit, String> {
             if sum.failures >= args.max_failures {
                 break;
             }
-            fs::write(file, format!("{}\n", first + CHAPTER)).map_err(|error| format!("{}: {error}", file.display()))?;
+            write_seed(file, first + CHAPTER)?;
             eprintln!("{} seeds up to {}, {} failures", sum.seeds, first + CHAPTER - 1, sum.failures);
         }
     } else {
@@ -99,6 +99,14 @@ fn read_seed(file: &Path) -> Result<u64, String> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
         Err(error) => Err(format!("{}: {error}", file.display())),
     }
+}
+
+/// In one step: Ctrl-C may come at any moment.
+fn write_seed(file: &Path, seed: u64) -> Result<(), String> {
+    let tmp = file.with_extension("tmp");
+    fs::write(&tmp, format!("{seed}\n"))
+        .and_then(|()| fs::rename(&tmp, file))
+        .map_err(|error| format!("{}: {error}", file.display()))
 }
 
 fn run_batch(batch: &Batch, args: &Args, sum: &mut Sum) -> Result<(), String> {

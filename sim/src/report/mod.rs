@@ -3,6 +3,7 @@
 //!
 //! One file, no scripts, nothing loaded from anywhere: it can be mailed.
 
+use crate::model::PROMISES;
 use crate::trace::{Lane, Line};
 use crate::world::{Finished, Verdict};
 use std::fmt::Write;
@@ -22,10 +23,11 @@ pub fn render(finished: &Finished, title: &str) -> String {
         page,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\
          <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<header>\n<h1>{title}</h1>\n\
-         <p class=\"verdict {class}\"><strong>{promise}</strong> {words}</p>\n",
+         <p class=\"verdict {class}\"><strong>{promise}</strong> {words}{there}</p>\n",
         title = escape(title),
         class = if broken { "broken" } else { "kept" },
-        promise = if broken { finished.verdict.promise() } else { "All promises kept." },
+        promise = if broken { name_of(finished.verdict.promise()) } else { "All promises kept.".into() },
+        there = if broken { " – <a href=\"#broken\">to the step</a>" } else { "" },
         words = if broken { escape(finished.verdict.words()) } else { String::new() },
     )
     .expect("a string");
@@ -36,6 +38,14 @@ pub fn render(finished: &Finished, title: &str) -> String {
     table(&mut page, lines, broken);
     page.push_str("</body>\n</html>\n");
     page
+}
+
+/// `P4, readers below the line:`
+fn name_of(promise: &str) -> String {
+    match PROMISES.iter().find(|(number, _)| *number == promise) {
+        Some((number, name)) => format!("{number}, {name}:"),
+        None => format!("{promise}:"),
+    }
 }
 
 const LEGEND: &str = "<p>Time runs down. A message moves from left to right: a client sends it, the broker holds it in memory, a write \
@@ -113,7 +123,8 @@ fn row(page: &mut String, step: &Line, is_break: bool, line: &mut Option<u64>) {
             _ => "world",
         };
         let bolt = if kind == "crash" { BOLT } else { "" };
-        writeln!(page, "<tr class=\"{kind}\"><td>{ms:.3}</td><td colspan=\"5\">{bolt}{text}</td></tr>")
+        let id = if is_break { " id=\"broken\"" } else { "" };
+        writeln!(page, "<tr class=\"{kind}\"{id}><td>{ms:.3}</td><td colspan=\"5\">{bolt}{text}</td></tr>")
             .expect("a string");
         return;
     }

@@ -17,6 +17,7 @@ use scene::{Scene, Told, broken, error};
 const SEGMENT: &str = "topics/default/log/00000000000000000000.log";
 const WATERMARK: &str = "topics/default/watermark";
 const LOG_DIR: &str = "topics/default/log";
+const TOPIC_TMP: &str = "topics/default.tmp";
 
 /// No ballast, no space ahead: what is in the files is what was published.
 fn plain() -> Config {
@@ -86,6 +87,7 @@ stories! {
     the_group_above_the_line(plain()) { SeekUnbounded => "P5" }
     the_older_log_under_newer_groups(plain()) { GroupsNoEvidence => "P7" }
     the_topic_without_a_name(plain()) { NoTopicsForce => "P1" }
+    the_name_that_came_back(plain()) { NameComesBack => "P8" }
     good_bad_good(plain()) { ValidFrameIsEvidence => "P8" }
     the_restart_after_a_failed_force(plain()) { NoTailCopy => "P8" }
     a_payload_that_is_a_frame(plain()) { KnownSalt => "P8" }
@@ -448,6 +450,40 @@ fn the_topic_without_a_name(config: Config) -> Told {
         scene.kill();
         scene.start()?;
         scene.publish("DURABLE", "first");
+        scene.lose_power_in_every_way()?;
+    }
+    unreachable!("a start comes to an end")
+}
+
+/// The making of `default` is cut short when it has its name. The next start takes the name away, and the force of that fails. The
+/// start after that empties what it sees as a leftover, and power goes somewhere in between, in every way that is left open.
+fn the_name_that_came_back(config: Config) -> Told {
+    let is_name_of_topic =
+        |effect: &Effect, _: &str| matches!(effect, Effect::Rename { from, .. } if from == TOPIC_TMP);
+    let loses_its_name = |effect: &Effect, _: &str| matches!(effect, Effect::Rename { to, .. } if to == TOPIC_TMP);
+    for nth in 0.. {
+        let mut scene = Scene::new(config.clone(), &POSIX);
+        scene.begin_start();
+        scene.run_to(is_name_of_topic);
+        scene.step();
+        scene.kill();
+        scene.begin_start();
+        scene.run_to(loses_its_name);
+        scene.fail(|effect, _| matches!(effect, Effect::ForceDir { .. }), error());
+        scene.run();
+        assert!(scene.halted.is_some());
+        scene.kill();
+        let seen = std::cell::Cell::new(0);
+        scene.begin_start();
+        let before_the_nth_change = scene.run_until(move |effect, path| {
+            let changes = !is_force(effect) && path.starts_with("topics/");
+            seen.set(seen.get() + u32::from(changes));
+            changes && seen.get() == nth + 1
+        });
+        if !before_the_nth_change {
+            assert!(nth > 10, "a start changes more than {nth} things");
+            return Ok(());
+        }
         scene.lose_power_in_every_way()?;
     }
     unreachable!("a start comes to an end")
