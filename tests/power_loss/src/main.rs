@@ -1,4 +1,4 @@
-//! `power-loss`: see docs/evidence.md.
+//! `power-loss`: see docs/power-loss.md.
 
 use clap::{Parser, Subcommand};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -123,7 +123,7 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         return act::serve(directory).map(|()| ExitCode::SUCCESS);
     }
     let own = std::env::current_exe().map_err(|e| Failure::from(format!("this program: {e}")))?;
-    let build = own.parent().and_then(Path::parent).unwrap_or(Path::new("/tmp")).join("power-loss");
+    let build = own.ancestors().nth(2).unwrap_or(Path::new("")).join("power-loss");
     enter_private_mounts(&build.join("scratch"))?;
     let plain = Program { binary: args.plimsoll, before: Vec::new() };
     let leaving_out = |call: &str| {
