@@ -82,42 +82,55 @@ impl Drop for Served {
 /// Writes that wait for their answer.
 #[derive(Default)]
 struct Late {
-    state: Mutex<(Vec<(usize, u32, ReplyWrite)>, bool)>,
+    queue: Mutex<Queue>,
     changed: Condvar,
 }
 
+#[derive(Default)]
+struct Queue {
+    waiting: Vec<Waiting>,
+    ended: bool,
+}
+
+struct Waiting {
+    /// Which write of the log.
+    write: usize,
+    bytes: u32,
+    reply: ReplyWrite,
+}
+
 impl Late {
-    fn push(&self, write: usize, length: u32, reply: ReplyWrite) {
-        self.state.lock().expect("no panic").0.push((write, length, reply));
+    fn push(&self, waiting: Waiting) {
+        self.queue.lock().expect("no panic").waiting.push(waiting);
         self.changed.notify_one();
     }
 
     fn end(&self) {
-        self.state.lock().expect("no panic").1 = true;
+        self.queue.lock().expect("no panic").ended = true;
         self.changed.notify_one();
     }
 
-    /// Answers until the end. Which writes a flush overtakes is chance: not even the kernel's threads know it.
+    /// Answers until the end. Which writes a flush overtakes is chance: the kernel's threads don't know it either.
     fn answer(&self, store: &BlockStore) {
         let mut draws = Seeded::new(1, 0);
         loop {
-            let mut state = self.state.lock().expect("no panic");
-            while state.0.is_empty() {
-                if state.1 {
+            let mut queue = self.queue.lock().expect("no panic");
+            while queue.waiting.is_empty() {
+                if queue.ended {
                     return;
                 }
-                state = self.changed.wait(state).expect("no panic");
+                queue = self.changed.wait(queue).expect("no panic");
             }
-            drop(state);
+            drop(queue);
             std::thread::sleep(Duration::from_micros(draws.below(150)));
-            let mut waiting = std::mem::take(&mut self.state.lock().expect("no panic").0);
-            draws.shuffle(&mut waiting);
-            let later = waiting.split_off(waiting.len() - draws.below(waiting.len() as u64) as usize);
-            for (write, length, reply) in waiting {
+            let mut now = std::mem::take(&mut self.queue.lock().expect("no panic").waiting);
+            draws.shuffle(&mut now);
+            let later = now.split_off(now.len() - draws.below(now.len() as u64) as usize);
+            for Waiting { write, bytes, reply } in now {
                 store.done(write);
-                reply.written(length);
+                reply.written(bytes);
             }
-            self.state.lock().expect("no panic").0.extend(later);
+            self.queue.lock().expect("no panic").waiting.extend(later);
         }
     }
 }
@@ -210,7 +223,9 @@ impl Filesystem for Device {
         }
         match self.store.given(offset, data) {
             Err(_) => reply.error(Errno::EIO),
-            Ok(write) if self.store.is_overtaking() => self.late.push(write, data.len() as u32, reply),
+            Ok(write) if self.store.is_overtaking() => {
+                self.late.push(Waiting { write, bytes: data.len() as u32, reply });
+            }
             Ok(write) => {
                 self.store.done(write);
                 reply.written(data.len() as u32);

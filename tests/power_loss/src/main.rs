@@ -7,6 +7,7 @@ use plimsoll_power_loss::device::{Disk, Failure, FileSystem, enter_private_mount
 use plimsoll_power_loss::images::{self, Rig, Scale, Summary};
 use plimsoll_power_loss::load::Work;
 use plimsoll_power_loss::{act, conformance, script, without};
+use plimsoll_sim::disk::Profile;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -46,6 +47,9 @@ enum Verb {
         /// Images of each
         #[arg(long, default_value_t = 20)]
         images: usize,
+        /// Hold them against this profile instead of their own
+        #[arg(long = "as", value_name = "PROFILE", value_parser = profile)]
+        profile: Option<&'static Profile>,
         /// This one sequence alone
         #[arg(long, value_name = "STEPS")]
         script: Option<String>,
@@ -102,6 +106,13 @@ enum Control {
     Directories,
     /// No directory is forced, and all that happens is rolls
     DirectoriesAtRoll,
+}
+
+fn profile(name: &str) -> Result<&'static Profile, String> {
+    Profile::named(name).ok_or_else(|| {
+        let names = Profile::all().map(|profile| profile.name);
+        format!("there are {}", names.join(", "))
+    })
 }
 
 fn main() -> ExitCode {
@@ -163,12 +174,12 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
             };
             Ok(if summaries.iter().all(seen) { ExitCode::SUCCESS } else { ExitCode::from(10) })
         }
-        Verb::Conformance { file_systems, sequences, images, script, seed } => {
+        Verb::Conformance { file_systems, sequences, images, profile, script, seed } => {
             let scripts = match script {
                 Some(text) => vec![script::parse(&text)],
                 None => conformance::scripts(sequences, seed),
             };
-            let scale = conformance::Scale { scripts, images, seed };
+            let scale = conformance::Scale { scripts, images, seed, profile };
             let outside = in_parallel(&file_systems, "sequences", |file_system, progress| {
                 let mut rig = conformance::Rig::make(file_system, build.join("failed"))?;
                 let summary = rig.run(&scale, progress)?;

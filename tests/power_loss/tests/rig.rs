@@ -11,16 +11,16 @@ const RIG: &str = env!("CARGO_BIN_EXE_power-loss");
 const FILE_SYSTEMS: [&str; 4] = ["ext4", "ext4-writeback", "xfs", "btrfs"];
 
 /// Runs it; its exit code and, for each file system, the line that it printed.
-fn run(args: &str) -> (Option<i32>, Vec<Line>) {
+fn run(args: &str, file_systems: &[&str]) -> (Option<i32>, Vec<Line>) {
     let output = Command::new(RIG).args(args.split(' ')).env("PLIMSOLL_BIN", binary()).output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     print!("power-loss {args}\n{said}{}", String::from_utf8_lossy(&output.stderr));
-    let lines = FILE_SYSTEMS.map(|name| {
+    let line = |name: &&str| {
         let begin = format!("fs={name} ");
         let line = said.lines().find(|line| line.starts_with(&begin));
         Line(line.unwrap_or_else(|| panic!("nothing of {name} in {said:?}")).to_owned())
-    });
-    (output.status.code(), lines.into())
+    };
+    (output.status.code(), file_systems.iter().map(line).collect())
 }
 
 struct Line(String);
@@ -35,7 +35,7 @@ impl Line {
 /// P1 to P9.
 #[test]
 fn no_power_loss_breaks_a_promise() {
-    let (code, lines) = run("images --images 80 --sessions 3 --replies 60");
+    let (code, lines) = run("images --images 80 --sessions 3 --replies 60", &FILE_SYSTEMS);
     for line in &lines {
         for none in ["refused", "lostAcked", "unmountable", "otherwise"] {
             assert_eq!(line.number(none), 0, "{}", line.0);
@@ -52,7 +52,7 @@ fn no_power_loss_breaks_a_promise() {
 /// The rig can see a loss: DURABLE is answered for what nobody has forced.
 #[test]
 fn a_broker_that_acknowledges_early_loses_messages() {
-    let (code, lines) = run("control files --images 100 --sessions 1 --replies 100");
+    let (code, lines) = run("control files --images 100 --sessions 1 --replies 100", &FILE_SYSTEMS);
     lines.iter().for_each(|line| assert!(line.number("lostAcked") > 0, "{}", line.0));
     assert_eq!(code, Some(0));
 }
@@ -60,7 +60,7 @@ fn a_broker_that_acknowledges_early_loses_messages() {
 /// A group file is renamed and ACKED is answered, and the old one comes back (P5).
 #[test]
 fn a_broker_that_does_not_force_directories_loses_progress() {
-    let (code, lines) = run("control directories --images 40 --sessions 1 --replies 60");
+    let (code, lines) = run("control directories --images 40 --sessions 1 --replies 60", &FILE_SYSTEMS);
     lines.iter().for_each(|line| assert!(line.number("otherwise") > 0, "{}", line.0));
     assert_eq!(code, Some(0));
 }
@@ -69,7 +69,7 @@ fn a_broker_that_does_not_force_directories_loses_progress() {
 /// directory was not forced at a roll. docs/power-loss.md says so, and that the simulator sees it.
 #[test]
 fn a_roll_without_a_directory_force_can_not_be_seen_here() {
-    let (code, lines) = run("control directories-at-roll --images 40 --sessions 1 --replies 100");
+    let (code, lines) = run("control directories-at-roll --images 40 --sessions 1 --replies 100", &FILE_SYSTEMS);
     for line in &lines {
         assert!(["refused", "lostAcked", "otherwise"].iter().all(|none| line.number(none) == 0), "{}", line.0);
     }
@@ -78,12 +78,20 @@ fn a_roll_without_a_directory_force_can_not_be_seen_here() {
 
 #[test]
 fn real_file_systems_do_only_what_the_simulator_expects() {
-    let (code, lines) = run("conformance --sequences 26 --images 12");
+    let (code, lines) = run("conformance --sequences 26 --images 12", &FILE_SYSTEMS);
     for line in &lines {
         assert_eq!((line.number("sequences"), line.number("images")), (26, 312), "{}", line.0);
         assert!(line.number("outside") == 0 && line.number("trees") > 50, "{}", line.0);
     }
     assert_eq!(code, Some(0));
+}
+
+/// The same check finds what one file system does and another does not.
+#[test]
+fn btrfs_is_not_ext4() {
+    let (code, lines) = run("conformance --fs btrfs --as ext4 --sequences 12 --images 30", &["btrfs"]);
+    assert!(lines[0].number("outside") > 0, "{}", lines[0].0);
+    assert_eq!(code, Some(10));
 }
 
 /// However it ends: no process, no loop device, no mount and no file stays.
