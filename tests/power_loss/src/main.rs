@@ -169,7 +169,8 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
             let loaded = leaving_out(call);
             let summaries = on_each(&amount, work, &loaded, &plain, &build.join("failed"))?;
             let seen = |summary: &Summary| match control {
-                Control::Files => summary.lost_acked > 0,
+                // Gone, or missed by the broker itself, which then refuses to start (P7).
+                Control::Files => summary.lost_acked + summary.refused > 0,
                 Control::Directories | Control::DirectoriesAtRoll => summary.broken() > 0,
             };
             Ok(if summaries.iter().all(seen) { ExitCode::SUCCESS } else { ExitCode::from(10) })

@@ -53,7 +53,9 @@ fn no_power_loss_breaks_a_promise() {
 #[test]
 fn a_broker_that_acknowledges_early_loses_messages() {
     let (code, lines) = run("control files --images 100 --sessions 1 --replies 100", &FILE_SYSTEMS);
-    lines.iter().for_each(|line| assert!(line.number("lostAcked") > 0, "{}", line.0));
+    // Gone, or missed by the broker itself, which then refuses to start (P7).
+    lines.iter().for_each(|line| assert!(line.number("lostAcked") + line.number("refused") > 0, "{}", line.0));
+    assert!(lines.iter().map(|line| line.number("lostAcked")).sum::<u64>() > 0);
     assert_eq!(code, Some(0));
 }
 
