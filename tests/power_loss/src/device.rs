@@ -229,10 +229,10 @@ pub fn enter_private_mounts(scratch: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let own = std::env::current_exe().map_err(|e| Failure(format!("this program: {e}")))?;
-    std::fs::create_dir_all(scratch).map_err(|e| Failure(format!("{}: {e}", scratch.display())))?;
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         return Err(Failure(NEEDS.into()));
     }
+    std::fs::create_dir_all(scratch).map_err(|e| Failure(format!("{}: {e}", scratch.display())))?;
     let error = Command::new("unshare")
         .args(["--mount", "--propagation", "private", "--", "sh", "-c"])
         .args([r#"mount -t tmpfs tmpfs "$TMPDIR" && exec "$@""#, "sh"])
