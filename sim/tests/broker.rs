@@ -912,6 +912,25 @@ fn p5_acked_is_sent_after_the_directory_force_and_acks_are_coalesced() {
     assert_eq!(trace(&h)[before..], [&one[..], &one[..]].concat());
 }
 
+/// Seed 23349: the ACK of a connection that is gone became durable when the next one had the group already, and that one was sent
+/// again what was acknowledged.
+#[test]
+fn p5_an_ack_of_the_holder_before_moves_the_next_one_on() {
+    let mut h = started(plain());
+    let (a, b) = (h.connect(), h.connect());
+    h.ask(a, b"PUB DURABLE x0\nPUB DURABLE x1\nPUB DURABLE x2\nPUB DURABLE x3\n");
+    assert_eq!(h.ask(a, b"FETCH g 3 0\n").lines().count(), 4);
+    h.hold(|effect, path| matches!(effect, Effect::ForceDir { .. }) && path.ends_with("groups"));
+    assert_eq!(h.ask(a, b"ACK g 2\n"), "");
+    h.disconnect(a);
+    assert_eq!(h.ask(b, b"FETCH g 1 0\n"), "MSG 0 x0\nEND 1\n", "nothing is committed yet");
+    h.release();
+    h.run();
+    assert!(h.ask(b, b"GROUPS\n").contains("committed=3"));
+    assert_eq!(h.ask(b, b"FETCH g 9 0\n"), "MSG 3 x3\nEND 1\n");
+    assert_eq!(h.ask(b, b"ACK g 3\n"), "ACKED 4\n");
+}
+
 #[test]
 fn seek_in_all_its_forms() {
     let mut h = started(Config { segment_bytes: 512, recent_bytes: 0, ..plain() });

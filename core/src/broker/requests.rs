@@ -166,8 +166,10 @@ impl Broker {
             && let Some(group) = self.topics[reader.topic.0].borrow_mut().groups.get_mut(name)
             && let Some(holder) = group.holder_mut(reader.connection)
         {
-            holder.next = delivered.next;
-            holder.hint = delivered.hint;
+            // Unless an ACK of the holder before this one has moved it on meanwhile.
+            if delivered.next >= holder.next {
+                (holder.next, holder.hint) = (delivered.next, delivered.hint);
+            }
         }
         client.answer(reader.slot, slot);
     }

@@ -104,6 +104,10 @@ impl Group {
         let done = self.running.take().expect("a replacement was under way");
         self.committed = done.offset;
         self.stored = true;
+        // The ACK of a connection that is gone, told to the next one: what it acknowledged is not sent again.
+        if let Some(holder) = self.holder.as_mut().filter(|holder| !done.seek && holder.next < done.offset) {
+            (holder.next, holder.hint) = (done.offset, None);
+        }
         done
     }
 
