@@ -1,6 +1,6 @@
 //! The process that works on a mounted file system: it carries out steps with the broker's own backend, and reads what there is.
 
-use crate::device::Failure;
+use crate::device::{self, Failure};
 use crate::script::Interpreter;
 use plimsoll::disk::Disk;
 use plimsoll_core::effect::{Effect, EffectId};
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::channel;
 
-/// A child that acts in a directory. It is killed when this is dropped.
+/// A child that acts in a directory of a mounted disk. It is killed when this is dropped.
 pub struct Actor {
     child: Child,
     requests: ChildStdin,
@@ -23,11 +23,11 @@ impl Actor {
     ///
     /// # Errors
     /// When that is not possible.
-    pub fn start(directory: &Path) -> Result<Actor, Failure> {
+    pub fn start(disk: &device::Disk, directory: &Path) -> Result<Actor, Failure> {
         let failed = |e: std::io::Error| Failure::from(format!("a process that acts: {e}"));
         let own = std::env::current_exe().map_err(failed)?;
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--"]).arg(own).arg("act").arg(directory);
+        command.args(["--pdeathsig", "KILL", "--"]).args(disk.inside()).arg(own).arg("act").arg(directory);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(failed)?;
         let (requests, replies) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
         Ok(Actor { child, requests, replies: BufReader::new(replies) })

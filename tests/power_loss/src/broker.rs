@@ -1,5 +1,6 @@
 //! The real binary as a child process that ends with this one.
 
+use crate::device::Disk;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -20,6 +21,11 @@ pub struct Program {
 }
 
 impl Program {
+    /// The same where a disk is mounted.
+    pub fn inside(&self, disk: &Disk) -> Program {
+        Program { binary: self.binary.clone(), before: [disk.inside(), self.before.clone()].concat() }
+    }
+
     fn serve(&self, data: &Path, settings: &[&str]) -> Command {
         // A broker does not outlive its tester, however that ends.
         let mut command = Command::new("setpriv");

@@ -79,7 +79,7 @@ impl Rig {
     pub fn make(file_system: FileSystem, kept: PathBuf) -> Result<Rig, Failure> {
         let mut disk = Disk::make(file_system)?;
         disk.mount()?;
-        let made = Actor::start(disk.at())?.step("make-dir data");
+        let made = Actor::start(&disk, disk.at())?.step("make-dir data");
         disk.unmount()?;
         made?;
         let empty = disk.store.image();
@@ -121,8 +121,9 @@ impl Rig {
         store.set_overtaking(true);
         // The position of the log behind each step; the first stands before all of them.
         let mut positions = vec![store.position()];
+        let disk = &self.disk;
         let mut carry_out = || {
-            let mut actor = Actor::start(&data)?;
+            let mut actor = Actor::start(disk, &data)?;
             for step in script {
                 actor.step(step)?;
                 positions.push(store.position());
@@ -176,7 +177,7 @@ impl Rig {
             return Ok(Err(failure.to_string()));
         }
         let data = self.disk.at().join("data");
-        let tree = Actor::start(&data).and_then(|mut actor| actor.tree());
+        let tree = Actor::start(&self.disk, &data).and_then(|mut actor| actor.tree());
         self.disk.unmount()?;
         Ok(tree.map_err(|failure| failure.to_string()))
     }

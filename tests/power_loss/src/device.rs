@@ -1,15 +1,19 @@
 //! A file system on the device: loop device, mkfs, mount. All of it goes away with what holds it, however that ends.
 //!
 //! What touches a mounted file system or the loop device does so in a process of its own. Were this one killed in the middle
-//! of a system call that waits for the device, the call would wait for an answer that nobody is left to give.
+//! of a system call that waits for the device, the call would wait for an answer that nobody is left to give. For the same reason
+//! the file system is mounted where this process is not, in a mount namespace that another holds: the last to leave one
+//! unmounts what is in it, and the kernel has a dying process do that before it gives /dev/fuse back.
 
 use crate::fuse::Served;
 use crate::store::{BlockStore, Image, Whole};
 use plimsoll_sim::disk::{BTRFS, EXT4, EXT4_WRITEBACK, Profile, XFS};
+use std::ffi::OsString;
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 /// A file system, with the options that it has by default.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, clap::ValueEnum)]
@@ -111,6 +115,8 @@ pub struct Disk {
     served: Option<Served>,
     at: PathBuf,
     mounted: bool,
+    /// Holds the mount namespace, and ends with this process.
+    holder: Option<Child>,
     _place: tempfile::TempDir,
 }
 
@@ -150,6 +156,7 @@ impl Disk {
             served: Some(served),
             at,
             mounted: false,
+            holder: None,
             _place: place,
         };
         let output = run(Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(file))?;
@@ -157,7 +164,25 @@ impl Disk {
         disk.hold = Some(File::open(&disk.path).map_err(|e| failed("the loop device", e))?);
         // Takes effect when the last one closes it.
         run(Command::new("losetup").arg("--detach").arg(&disk.path))?;
+        // What is unmounted outside is unmounted there too.
+        let mut holder = Command::new("unshare");
+        holder.args(["--mount", "--propagation", "slave", "--", "sh", "-c", "echo; exec cat"]);
+        let holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let holder = disk.holder.insert(holder.map_err(|e| failed("unshare(1) of util-linux", e))?);
+        let is_there = holder.stdout.as_mut().expect("piped").read_exact(&mut [0]);
+        is_there.map_err(|e| failed("a mount namespace", e))?;
         Ok(disk)
+    }
+
+    /// What stands before a command that is to see the mounted file system. It is run in the root directory.
+    pub fn inside(&self) -> Vec<OsString> {
+        let holder = self.holder.as_ref().expect("as long as the disk is there").id();
+        ["nsenter".into(), format!("--mount=/proc/{holder}/ns/mnt").into(), "--".into()].into()
+    }
+
+    fn run_inside(&self, command: &[&str], paths: &[&Path]) -> Result<Output, Failure> {
+        let [program, words @ ..] = &self.inside()[..] else { unreachable!("a program") };
+        run(Command::new(program).args(words).args(command).args(paths))
     }
 
     /// Which file system it is.
@@ -188,7 +213,8 @@ impl Disk {
     /// # Errors
     /// What mount(8) says.
     pub fn mount(&mut self) -> Result<(), Failure> {
-        run(Command::new("mount").args(self.file_system.mount_options()).arg(&self.path).arg(&self.at))?;
+        let command = [&["mount"], self.file_system.mount_options()].concat();
+        self.run_inside(&command, &[&self.path, &self.at])?;
         self.mounted = true;
         Ok(())
     }
@@ -199,7 +225,7 @@ impl Disk {
     /// When it is in use.
     pub fn unmount(&mut self) -> Result<(), Failure> {
         if self.mounted {
-            run(Command::new("umount").arg(&self.at))?;
+            self.run_inside(&["umount"], &[&self.at])?;
             self.mounted = false;
         }
         Ok(())
@@ -208,9 +234,10 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        if self.mounted {
-            // Lazily: a process that a failed test leaves to be killed may still have files open.
-            let _ = run(Command::new("umount").arg("--lazy").arg(&self.at));
+        // With it goes what is mounted.
+        if let Some(mut holder) = self.holder.take() {
+            let _ = holder.kill();
+            let _ = holder.wait();
         }
         self.hold.take();
         self.served.take();
@@ -235,7 +262,7 @@ pub fn enter_private_mounts(scratch: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(scratch).map_err(|e| Failure(format!("{}: {e}", scratch.display())))?;
     let error = Command::new("unshare")
         .args(["--mount", "--propagation", "private", "--", "sh", "-c"])
-        .args([r#"mount -t tmpfs tmpfs "$TMPDIR" && exec "$@""#, "sh"])
+        .args([r#"mount --make-rshared / && mount -t tmpfs tmpfs "$TMPDIR" && exec "$@""#, "sh"])
         .arg(own)
         .args(std::env::args_os().skip(1))
         .env(INSIDE, "1")

@@ -308,7 +308,8 @@ pub fn repeat(case: &Path, program: &Program) -> Result<Option<Broken>, Failure>
     let file_system = file_system.ok_or_else(|| failed(format!("no file system {}", known.file_system)))?;
     let image = Image::load(&case.with_extension("img")).map_err(|e| failed(e.to_string()))?;
     let disk = Disk::of(crate::store::BlockStore::of(image), file_system)?;
-    let mut rig = Rig { disk, loaded: program.clone(), started: program.clone(), control: false, kept: PathBuf::new() };
+    let program = program.inside(&disk);
+    let mut rig = Rig { disk, loaded: program.clone(), started: program, control: false, kept: PathBuf::new() };
     if let Err(failure) = rig.disk.mount() {
         return Ok(Some(Broken::Unmountable(failure.to_string())));
     }

@@ -136,7 +136,11 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
     let own = std::env::current_exe().map_err(|e| Failure::from(format!("this program: {e}")))?;
     let build = own.ancestors().nth(2).unwrap_or(Path::new("")).join("power-loss");
     enter_private_mounts(&build.join("scratch"))?;
-    let plain = Program { binary: args.plimsoll, before: Vec::new() };
+    // It is run in another directory. A bare name is looked for in PATH.
+    let is_path = args.plimsoll.components().count() > 1;
+    let binary = if is_path { std::path::absolute(&args.plimsoll) } else { Ok(args.plimsoll) };
+    let binary = binary.map_err(|e| Failure::from(format!("the broker: {e}")))?;
+    let plain = Program { binary, before: Vec::new() };
     let leaving_out = |call: &str| {
         let before = [own.clone().into_os_string(), "without".into(), call.into()];
         Program { binary: plain.binary.clone(), before: before.into() }
@@ -204,9 +208,10 @@ fn on_each(
     let Amount { images, sessions, replies, seed, .. } = *amount;
     let scale = Scale { images, sessions, replies, seed };
     in_parallel(&amount.file_systems, "images", |file_system, progress| {
-        let (loaded, started, kept) = (loaded.clone(), started.clone(), kept.to_path_buf());
+        let disk = Disk::make(file_system)?;
         let control = !loaded.before.is_empty();
-        let mut rig = Rig { disk: Disk::make(file_system)?, loaded, started, control, kept };
+        let (loaded, started) = (loaded.inside(&disk), started.inside(&disk));
+        let mut rig = Rig { disk, loaded, started, control, kept: kept.to_path_buf() };
         let summary = rig.run(work, &scale, progress)?;
         Ok((summary.first.iter().fold(summary.to_string(), |shown, first| format!("{shown}\n  {first}")), summary))
     })

@@ -99,6 +99,11 @@ fn btrfs_is_not_ext4() {
 /// However it ends: no process, no loop device, no mount and no file stays.
 #[test]
 fn a_rig_that_is_killed_leaves_nothing_behind() {
+    // While it records, and among its images.
+    [0, 500, 1500].map(|ms| kill_a_rig(Duration::from_millis(ms)));
+}
+
+fn kill_a_rig(later: Duration) {
     let args = ["images", "--fs", "xfs", "--images", "4000", "--sessions", "1", "--replies", "60"];
     let rig = Command::new(RIG).args(args).env("PLIMSOLL_BIN", binary()).stdout(Stdio::null()).spawn();
     let mut rig = KilledOnDrop(rig.expect("it runs"));
@@ -114,6 +119,7 @@ fn a_rig_that_is_killed_leaves_nothing_behind() {
     wait("no loop device", Box::new(move || loop_device(id).is_some()));
     let device = loop_device(id).expect("seen");
     wait("no broker", Box::new(move || children(id).iter().any(|child| command(*child).contains("serve"))));
+    std::thread::sleep(later);
     let (backing, children) = (backing(&device), children(id));
     assert!(!backing.is_empty());
     kill_process(Pid::from_child(&rig.0), Signal::KILL).expect("the child is ours");
