@@ -108,23 +108,23 @@ impl Config {
     /// # Errors
     /// One sentence that names the setting, its range and what was given.
     pub fn validate(&self) -> Result<(), String> {
-        let ranges: [(&str, u64, u64, u64); 12] = [
-            ("segment-bytes", self.segment_bytes, 512, 1 << 40),
-            ("max-payload", self.payload_bytes_max as u64, 1, record::PAYLOAD_BYTES_CEILING as u64),
-            ("queue-messages", self.queue_messages as u64, 1, 1 << 24),
-            ("queue-bytes", self.queue_bytes, 1, 1 << 40),
-            ("batch-messages", self.batch_messages as u64, 1, 1 << 20),
-            ("batch-bytes", self.batch_bytes, 1, 1 << 30),
-            ("space-ahead", self.space_ahead, 0, 1 << 30),
-            ("max-connections", self.connections_max as u64, 1, 1 << 20),
-            ("max-unanswered", self.unanswered_max as u64, 1, 1 << 20),
-            ("max-unsent-bytes", self.unsent_bytes_max, 1, 1 << 40),
-            ("max-fetch-bytes", self.fetch_bytes_max, 1, 1 << 30),
-            ("max-fetch-wait-ms", self.fetch_wait_ms_max, 0, 86_400_000),
+        let ranges: [(&str, u64, u64, u64, &str); 12] = [
+            ("segment-bytes", self.segment_bytes, 512, 1 << 40, ""),
+            ("max-payload", self.payload_bytes_max as u64, 1, record::PAYLOAD_BYTES_CEILING as u64, ""),
+            ("queue-messages", self.queue_messages as u64, 1, 1 << 24, ""),
+            ("queue-bytes", self.queue_bytes, 1, 1 << 40, ""),
+            ("batch-messages", self.batch_messages as u64, 1, 1 << 20, ""),
+            ("batch-bytes", self.batch_bytes, 1, 1 << 30, ""),
+            ("space-ahead", self.space_ahead, 0, 1 << 30, ""),
+            ("max-connections", self.connections_max as u64, 1, 1 << 20, ""),
+            ("max-unanswered", self.unanswered_max as u64, 1, 1 << 20, ""),
+            ("max-unsent-bytes", self.unsent_bytes_max, 1, 1 << 40, ""),
+            ("max-fetch-bytes", self.fetch_bytes_max, 1, 1 << 30, ""),
+            ("max-fetch-wait", self.fetch_wait_ms_max, 0, 86_400_000, " ms"),
         ];
-        for (name, value, min, max) in ranges {
+        for (name, value, min, max, unit) in ranges {
             if value < min || value > max {
-                return Err(format!("{name} must be {min} to {max}, not {value}"));
+                return Err(format!("{name} must be {min} to {max}{unit}, not {value}"));
             }
         }
         if !matches!(self.pad_forces, 0 | 512 | 1024 | 2048 | 4096 | 8192 | 16384) {
@@ -134,5 +134,60 @@ impl Config {
             return Err("pad-forces needs group-commit on".into());
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    /// What is wrong with the default changed like this.
+    fn refused(change: impl FnOnce(&mut Config)) -> Option<String> {
+        let mut config = Config::default();
+        change(&mut config);
+        config.validate().err()
+    }
+
+    #[test]
+    fn every_range_ends_where_the_sentence_says() {
+        type Set = fn(&mut Config, u64);
+        let ranges: [(&str, Set, u64, u64); 12] = [
+            ("segment-bytes", |config, n| config.segment_bytes = n, 512, 1_099_511_627_776),
+            ("max-payload", |config, n| config.payload_bytes_max = n as u32, 1, 16_777_216),
+            ("queue-messages", |config, n| config.queue_messages = n as u32, 1, 16_777_216),
+            ("queue-bytes", |config, n| config.queue_bytes = n, 1, 1_099_511_627_776),
+            ("batch-messages", |config, n| config.batch_messages = n as u32, 1, 1_048_576),
+            ("batch-bytes", |config, n| config.batch_bytes = n, 1, 1_073_741_824),
+            ("space-ahead", |config, n| config.space_ahead = n, 0, 1_073_741_824),
+            ("max-connections", |config, n| config.connections_max = n as u32, 1, 1_048_576),
+            ("max-unanswered", |config, n| config.unanswered_max = n as u32, 1, 1_048_576),
+            ("max-unsent-bytes", |config, n| config.unsent_bytes_max = n, 1, 1_099_511_627_776),
+            ("max-fetch-bytes", |config, n| config.fetch_bytes_max = n, 1, 1_073_741_824),
+            ("max-fetch-wait-ms", |config, n| config.fetch_wait_ms_max = n, 0, 86_400_000),
+        ];
+        assert_eq!(refused(|_| {}), None);
+        for (name, set, min, max) in ranges {
+            assert_eq!(refused(|config| set(config, min)), None, "{name}");
+            assert_eq!(refused(|config| set(config, max)), None, "{name}");
+            let sentence = |n: u64| Some(format!("{name} must be {min} to {max}, not {n}"));
+            assert_eq!(refused(|config| set(config, max + 1)), sentence(max + 1));
+            if min > 0 {
+                assert_eq!(refused(|config| set(config, min - 1)), sentence(min - 1));
+            }
+        }
+    }
+
+    #[test]
+    fn padding_is_of_a_sector_and_needs_group_commit() {
+        for unit in [0, 512, 1024, 2048, 4096, 8192, 16384] {
+            assert_eq!(refused(|config| config.pad_forces = unit), None);
+            let alone = refused(|config| (config.pad_forces, config.group_commit) = (unit, false));
+            assert_eq!(alone, (unit > 0).then(|| "pad-forces needs group-commit on".to_string()));
+        }
+        for unit in [1, 511, 513, 3072, 32768] {
+            let sentence = format!("pad-forces must be 0 or a power of two from 512 to 16384, not {unit}");
+            assert_eq!(refused(|config| config.pad_forces = unit), Some(sentence));
+        }
     }
 }

@@ -155,7 +155,7 @@ impl Connection {
                     line::encode_reply(&mut out, &Reply::Published { offset, level });
                 }
                 // A large reply goes out as it lies.
-                Slot::Bytes(bytes) if out.is_empty() && due == 1 => out = bytes,
+                Slot::Bytes(bytes) if out.is_empty() => out = bytes,
                 Slot::Bytes(bytes) => out.extend_from_slice(&bytes),
                 Slot::Raw { head, file, position, length } => {
                     out.extend_from_slice(&head);

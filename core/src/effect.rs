@@ -315,3 +315,28 @@ impl fmt::Display for Report {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn a_part_is_as_long_as_what_is_sent() {
+        for (length, empty) in [(0, true), (1, false), (7, false)] {
+            let bytes = ReplyPart::Bytes(Bytes::from(alloc::vec![b'x'; length as usize]));
+            let range = ReplyPart::FileRange { file: FileId(1), position: 9, length };
+            for part in [bytes, range] {
+                assert_eq!((part.len(), part.is_empty()), (length, empty), "{part:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn lines_for_people_are_as_documented() {
+        let fields = Vec::from([("durable", FieldValue::Number(7)), ("reason", FieldValue::Text("no room".into()))]);
+        assert_eq!(Report { name: "HALTED", fields }.to_string(), "HALTED durable=7 reason=no room");
+        let error = IoError { kind: IoErrorKind::NoSpace, detail: "no room for x".into() };
+        assert_eq!(error.to_string(), "no room for x");
+    }
+}

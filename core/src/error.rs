@@ -96,11 +96,18 @@ impl RequestError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::format;
 
     #[test]
     fn codes_stand_in_the_table_in_their_own_order() {
         for (index, (code, _)) in Code::ALL.iter().enumerate() {
             assert_eq!(*code as usize, index);
         }
+    }
+
+    #[test]
+    fn an_error_is_its_code_and_its_sentence() {
+        let error = RequestError::new(Code::OutOfRange, "it goes from 0 to 7");
+        assert_eq!(format!("{error}"), "OUT_OF_RANGE it goes from 0 to 7");
     }
 }

@@ -273,6 +273,12 @@ impl Disk {
         self.retry_waiting();
     }
 
+    /// Whether the threads have work.
+    #[cfg(feature = "inject")]
+    pub(crate) fn is_running(&self) -> bool {
+        self.out > 0
+    }
+
     /// Announces that the caller will sleep until the `wake` of [`Disk::new`] is called. `false`: there is something to
     /// do first.
     pub fn fall_asleep(&mut self) -> bool {

@@ -5,7 +5,10 @@
 //! only then send, so that all replies of a round leave a connection in one system call.
 
 use crate::directory::Directory;
+#[cfg(not(feature = "inject"))]
 use crate::disk::Disk;
+#[cfg(feature = "inject")]
+use crate::inject::Disk;
 use crate::net::{self, Connection, Flushed, Received};
 use crate::report::LogFormat;
 use mio::net::{TcpListener, TcpStream, UnixStream};
@@ -94,15 +97,29 @@ pub struct ServeOptions {
     pub disk_threads: usize,
 }
 
+impl ServeOptions {
+    /// Checks every value against its range.
+    ///
+    /// # Errors
+    /// One sentence that begins with the setting's name.
+    pub fn validate(&self) -> Result<(), String> {
+        if !(1..=DISK_THREADS_MAX).contains(&self.disk_threads) {
+            return Err(format!("disk-threads must be 1 to {DISK_THREADS_MAX}, not {}", self.disk_threads));
+        }
+        self.config.validate()
+    }
+}
+
+const DISK_THREADS_MAX: usize = 64;
+
 /// Runs a broker until SIGTERM or SIGINT, or until it halts. Returns the exit code (docs/protocol.md).
 ///
 /// Raises the process's soft limit of descriptors to the hard one, and takes over the two signals. A second signal ends
 /// the process at once. A code other than 0 has been explained in one line, on standard error unless the broker reported
 /// it on standard output.
 pub fn serve(mut options: ServeOptions) -> i32 {
-    if let Err(sentence) = options.config.validate() {
-        // Settings are called as on the command line.
-        return refuse(EXIT_USAGE, &format!("--{sentence}"));
+    if let Err(sentence) = options.validate() {
+        return refuse(EXIT_USAGE, &sentence);
     }
     // A busy port is told before the data directory is touched.
     let listeners = match listen(&options.listen) {

@@ -5,6 +5,8 @@ pub mod client;
 mod directory;
 pub mod disk;
 pub mod driver;
+#[cfg(feature = "inject")]
+mod inject;
 mod net;
 mod offline;
 pub mod report;

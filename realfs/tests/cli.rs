@@ -229,3 +229,32 @@ fn completions_and_manual_pages_are_made() {
     }
     assert_eq!(told(Command::new(PLIMSOLL).args(["manual", "fly"]).output().unwrap()).0, 2);
 }
+
+/// The file, the environment and the flags reach the broker that is served.
+#[test]
+fn serve_takes_its_settings_from_a_file_the_environment_and_flags() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("plimsoll.conf");
+    std::fs::write(&file, "listen = [\"127.0.0.1:0\"]\nmax-payload = 9\nmax-topics = 1\nlog = \"json\"\n").unwrap();
+    let mut child = Command::new(PLIMSOLL)
+        .args(["serve", "--log", "text", "--config"])
+        .arg(&file)
+        .env("PLIMSOLL_DATA", dir.path().join("data"))
+        .env("PLIMSOLL_MAX_TOPICS", "2")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let ready = lines.by_ref().map(Result::unwrap).find(|line| line.starts_with("READY")).unwrap();
+    let address = ready.split_once("address=").unwrap().1;
+    let ask = |args: &[&str]| told(Command::new(PLIMSOLL).args(args).args(["--address", address]).output().unwrap());
+    let (code, _, why) = ask(&["pub", "ten bytes!"]);
+    assert_eq!((code, why.contains("TOO_LARGE")), (1, true), "{why}");
+    assert_eq!(ask(&["create", "second"]).0, 0, "the environment goes before the file");
+    assert_eq!(ask(&["create", "third"]).0, 1);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let wrong = told(Command::new(PLIMSOLL).args(["config", "check"]).env("PLIMSOLL_BALLAST", "x").output().unwrap());
+    assert!(wrong.0 == 2 && wrong.2.starts_with("plimsoll config check: PLIMSOLL_BALLAST: ballast: "), "{wrong:?}");
+    assert_eq!(wrong.2.lines().count(), 1);
+}

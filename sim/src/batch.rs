@@ -1,7 +1,7 @@
 //! Many seeds at once, over several threads, with the same result for any number of them.
 
 use crate::mutant::{Mutant, Mutation};
-use crate::tape::{Decider, Tape};
+use crate::tape::{Decider, Leaning, Tape};
 use crate::world::{self, Finished, Stats, Verdict};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,7 +54,7 @@ fn mutation(mutant: Option<Mutant>) -> Mutation {
 pub fn run_seed(seed: u64, mutant: Option<Mutant>, twice: bool) -> SeedResult {
     let finished = world::run(Decider::seeded(seed, false), mutation(mutant), false);
     let mut differs = None;
-    if twice {
+    if twice && finished.verdict == Verdict::Clean {
         let again = world::run(Decider::seeded(seed, false), mutation(mutant), false);
         differs = (again.hash != finished.hash).then_some(again.hash);
     }
@@ -70,11 +70,21 @@ pub fn record_seed(seed: u64, mutant: Option<Mutant>) -> Finished {
     finished
 }
 
+/// Runs one seed with a leaning, for so many steps at most; its tape is that of the run.
+pub fn record_leaning(seed: u64, leaning: &Leaning, mutant: Option<Mutant>, steps_max: u64) -> Finished {
+    world::run_until(Decider::leaning(seed, true, leaning), mutation(mutant), false, steps_max)
+}
+
 /// Runs a tape.
 pub fn replay(tape: &Tape, mutant: Option<Mutant>, keep_words: bool) -> Finished {
     let mut finished = world::run(Decider::replaying(tape), mutation(mutant), keep_words);
     finished.tape.comments = comments(&finished.verdict, finished.steps, mutant);
     finished
+}
+
+/// Runs a tape for so many steps at most.
+pub(crate) fn replay_until(tape: &Tape, mutant: Option<Mutant>, steps_max: u64) -> Finished {
+    world::run_until(Decider::replaying(tape), mutation(mutant), false, steps_max)
 }
 
 /// The mutant that a tape was made with, as its comments say.
@@ -103,10 +113,15 @@ pub fn silence_panics() {
 
 /// Runs a batch. `each` sees every result, in the order of the seeds; `false` ends the batch early.
 pub fn run(batch: &Batch, each: &mut (dyn FnMut(SeedResult) -> bool + Send)) {
+    in_order(batch, &|seed| run_seed(seed, batch.mutant, batch.twice), each);
+}
+
+/// Runs something for every seed of a batch, as [`run`].
+pub fn in_order<T: Send>(batch: &Batch, one: &(dyn Fn(u64) -> T + Sync), each: &mut (dyn FnMut(T) -> bool + Send)) {
     // Handed out one by one, since some seeds take a hundred times as long as others; shown in their order.
     let next = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
-    let done: Mutex<Shown<'_>> = Mutex::new(Shown { at: 0, waiting: Default::default(), each });
+    let done: Mutex<Shown<'_, T>> = Mutex::new(Shown { at: 0, waiting: Default::default(), each });
     thread::scope(|scope| {
         for _ in 0..batch.threads.max(1) {
             scope.spawn(|| {
@@ -115,7 +130,7 @@ pub fn run(batch: &Batch, each: &mut (dyn FnMut(SeedResult) -> bool + Send)) {
                     if at >= batch.count {
                         break;
                     }
-                    let result = run_seed(batch.first.wrapping_add(at), batch.mutant, batch.twice);
+                    let result = one(batch.first.wrapping_add(at));
                     let mut shown = done.lock().expect("no thread panics while it holds the results");
                     shown.waiting.insert(at, result);
                     if !shown.show_due() {
@@ -127,13 +142,13 @@ pub fn run(batch: &Batch, each: &mut (dyn FnMut(SeedResult) -> bool + Send)) {
     });
 }
 
-struct Shown<'a> {
+struct Shown<'a, T> {
     at: u64,
-    waiting: std::collections::BTreeMap<u64, SeedResult>,
-    each: &'a mut (dyn FnMut(SeedResult) -> bool + Send),
+    waiting: std::collections::BTreeMap<u64, T>,
+    each: &'a mut (dyn FnMut(T) -> bool + Send),
 }
 
-impl Shown<'_> {
+impl<T> Shown<'_, T> {
     fn show_due(&mut self) -> bool {
         while let Some(result) = self.waiting.remove(&self.at) {
             self.at += 1;

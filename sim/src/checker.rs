@@ -226,6 +226,11 @@ impl Checker {
         self.life.corrupt
     }
 
+    /// Whether anything has failed in this life of the process.
+    pub(crate) fn has_failure(&self) -> bool {
+        self.life.any_failed
+    }
+
     /// Whether it has halted.
     pub fn is_halted(&self) -> bool {
         self.life.halted
@@ -238,14 +243,18 @@ impl Checker {
             self.views.clear();
             self.model.ready();
         }
-        let corrupt = report.name == "REFUSE_START" || report.to_string().contains("status=CORRUPT");
-        if corrupt && !self.damaged && !self.life.any_failed {
+        if Checker::is_refusal(report) && !self.damaged && !self.life.any_failed {
             return broken("P8", format!("the start was refused though nothing but crashes happened: {report}"));
         }
         if report.name == "CORRUPT_RECORD" && !self.damaged && !self.life.read_failed {
             return broken("P1", format!("a damaged record was met though nothing damaged it: {report}"));
         }
         Ok(())
+    }
+
+    /// Whether a line for the operator says that the start is refused.
+    pub(crate) fn is_refusal(report: &Report) -> bool {
+        report.name == "REFUSE_START" || report.to_string().contains("status=CORRUPT")
     }
 
     /// An effect has ended with a failure, and the broker is about to be told.
@@ -478,7 +487,7 @@ impl Checker {
                 Ok(())
             }
             (Ask::Status, Seen::Lines(lines)) => self.status(asked, &lines[0]),
-            (Ask::Topics, Seen::Lines(lines)) => topics(&asked, lines),
+            (Ask::Topics, Seen::Lines(lines)) => topics(asked, lines),
             (Ask::Groups, Seen::Lines(lines)) => self.groups(asked, lines, disk),
             (Ask::Create, Seen::Lines(lines)) if lines[0].starts_with("CREATED ") => self.creation_stands(topic, disk),
             (Ask::Word(word), Seen::Lines(lines)) if lines[0].starts_with(word) => Ok(()),

@@ -5,9 +5,11 @@
 
 use plimsoll_core::config::Config;
 use plimsoll_core::effect::{Effect, EffectId, FileId, IoError, Outcome, ReplyPart};
+use plimsoll_core::layout;
 #[cfg(feature = "planted")]
 use plimsoll_core::planted::Planted;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What becomes of an effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,14 +75,37 @@ pub enum Mutant {
     SkipMessage,
     /// The first message of a delivery is not delivered.
     SkipFirstMessage,
+    /// The last of several messages is not delivered.
+    SkipLastMessage,
+    /// A byte of the first message of a delivery is another.
+    FlipByteOfDelivery,
+    /// What is written to the copy of the doubtful tail is lost.
+    DropWriteOfTail,
+    /// A roll cuts one byte too much.
+    CutTooShort,
+    /// A start that is refused has removed something before.
+    TidyBeforeRefusal,
+    /// The segment is removed before its copy is whole.
+    RemoveBeforeTheCopy,
+    /// What waits for a slow reader is counted as sent.
+    CountAsSent,
+    /// Looks into the directory now and then, by a number that is not the seed's.
+    OutsideEntropy,
+    /// `queues/` is not forced.
+    DropForceDirOfQueues,
+    /// Files stay open until the process ends.
+    DropClose,
     /// A bug in the broker's own source.
     #[cfg(feature = "planted")]
     Planted(Planted),
 }
 
+/// Counts processes of [`Mutant::OutsideEntropy`], over all runs and threads: nothing that follows from a seed.
+static OUTSIDE: AtomicU64 = AtomicU64::new(0);
+
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 25] = [
+    pub const ALL: [Mutant; 33] = [
         Mutant::DropForceOfSegment,
         Mutant::DropForceOfWatermark,
         Mutant::DropForceOfTmp,
@@ -106,6 +131,23 @@ impl Mutant {
         Mutant::RefuseWhatIsStored,
         Mutant::SkipMessage,
         Mutant::SkipFirstMessage,
+        Mutant::SkipLastMessage,
+        Mutant::FlipByteOfDelivery,
+        Mutant::DropWriteOfTail,
+        Mutant::CutTooShort,
+        Mutant::TidyBeforeRefusal,
+        Mutant::RemoveBeforeTheCopy,
+        Mutant::CountAsSent,
+        Mutant::OutsideEntropy,
+    ];
+
+    /// Those that break no promise, and why. Whether that is so is tried like everything else.
+    pub const EQUIVALENTS: [(Mutant, &'static str); 2] = [
+        (
+            Mutant::DropForceDirOfQueues,
+            "nothing is in queues/ before there are work queues, and each start makes the directory",
+        ),
+        (Mutant::DropClose, "what is not closed ends with the process; it costs descriptors and no promise"),
     ];
 
     /// Its name on the command line.
@@ -123,7 +165,8 @@ impl Mutant {
         if let Some(bug) = Planted::ALL.iter().map(|(bug, _)| Mutant::Planted(*bug)).find(|bug| bug.name() == name) {
             return Some(bug);
         }
-        Mutant::ALL.into_iter().find(|mutant| mutant.name() == name)
+        let equivalents = Mutant::EQUIVALENTS.into_iter().map(|(mutant, _)| mutant);
+        Mutant::ALL.into_iter().chain(equivalents).find(|mutant| mutant.name() == name)
     }
 }
 
@@ -155,7 +198,18 @@ impl Mutation {
 
     /// A broker with this bug.
     pub fn of(mutant: Mutant) -> Mutation {
-        Mutation { mutant: Some(mutant), ..Mutation::default() }
+        let seen = if mutant == Mutant::OutsideEntropy { OUTSIDE.fetch_add(1, Ordering::Relaxed) % 8 } else { 0 };
+        Mutation { mutant: Some(mutant), seen, ..Mutation::default() }
+    }
+
+    /// The same bug, in a broker that has not done anything yet.
+    pub(crate) fn again(&self) -> Mutation {
+        Mutation { mutant: self.mutant, ..Mutation::default() }
+    }
+
+    /// Whether the broker is told that bytes were sent when it has said them.
+    pub(crate) fn counts_as_sent(&self) -> bool {
+        self.mutant == Some(Mutant::CountAsSent)
     }
 
     /// Gives the broker its bug, where that is one of its own source.
@@ -200,6 +254,9 @@ impl Mutation {
             if fate == Fate::AnsweredEarly {
                 self.answered.insert(id);
             }
+            if let Some(more) = self.more(mutant, &effect) {
+                out.push((EffectId(id.0 | 1 << 62), more, Fate::AsItIs));
+            }
             if mutant == Mutant::ReplyTwice
                 && let Effect::Reply { .. } = &effect
             {
@@ -222,6 +279,24 @@ impl Mutation {
             }
         }
         out
+    }
+
+    /// What it does besides, before this. Nobody waits for it.
+    fn more(&mut self, mutant: Mutant, effect: &Effect) -> Option<Effect> {
+        match (mutant, effect) {
+            (Mutant::TidyBeforeRefusal, Effect::Report(report)) if report.name == "REFUSE_START" => {
+                Some(Effect::Remove { path: layout::FORMAT.into() })
+            }
+            (Mutant::RemoveBeforeTheCopy, Effect::Create { path, .. }) => {
+                let segment = path.strip_suffix(layout::TMP).filter(|path| path.ends_with(layout::LOG_SUFFIX))?;
+                Some(Effect::Remove { path: segment.into() })
+            }
+            (Mutant::OutsideEntropy, Effect::Write { .. }) => {
+                self.seen += 1;
+                self.seen.is_multiple_of(8).then(|| Effect::List { dir: layout::DATA.into() })
+            }
+            _ => None,
+        }
     }
 
     fn one(&mut self, mutant: Mutant, effect: Effect, files: &BTreeMap<FileId, String>) -> (Effect, Fate) {
@@ -261,6 +336,9 @@ impl Mutation {
             }
             Mutant::DropRenameOfTail => keep_or(Fate::Lost, is_rename && path.ends_with(".log.tmp")),
             Mutant::DropRenameOfGroup => keep_or(Fate::Lost, is_rename && path.ends_with(".offset.tmp")),
+            Mutant::DropWriteOfTail => keep_or(Fate::Lost, is_write && path.ends_with(".log.tmp")),
+            Mutant::DropForceDirOfQueues => keep_or(Fate::Lost, is_force_dir && path.ends_with("/queues")),
+            Mutant::DropClose => keep_or(Fate::Lost, matches!(effect, Effect::CloseFile { .. })),
             Mutant::DropCut => keep_or(Fate::Lost, matches!(effect, Effect::Truncate { .. })),
             Mutant::DropReply => {
                 let is_reply = matches!(effect, Effect::Reply { .. });
@@ -273,6 +351,9 @@ impl Mutation {
             (Mutant::Misplace, Effect::Write { file, position, bytes }) if segment => {
                 Effect::Write { file, position: position + 7, bytes }
             }
+            (Mutant::CutTooShort, Effect::Truncate { file, length }) if length > 0 => {
+                Effect::Truncate { file, length: length - 1 }
+            }
             (Mutant::FlipByte, Effect::Write { file, position, bytes }) if segment => {
                 let mut changed = bytes.to_vec();
                 let middle = changed.len() / 2;
@@ -281,16 +362,24 @@ impl Mutation {
             }
             (Mutant::ForceTheWrongFile, Effect::Force { file }) if segment => {
                 let topic = path.split("/log/").next().unwrap_or_default();
-                Effect::Force { file: self.watermarks.get(topic).copied().unwrap_or(file) }
+                // One that an earlier process had open, or that is closed, can't be forced by mistake.
+                let open = self.watermarks.get(topic).filter(|watermark| files.contains_key(watermark));
+                Effect::Force { file: open.copied().unwrap_or(file) }
             }
             (Mutant::WrongOffsetInReply, Effect::Reply { connection, part }) => {
                 Effect::Reply { connection, part: wrong_offset(part) }
             }
             (Mutant::SkipMessage, Effect::Reply { connection, part }) => {
-                Effect::Reply { connection, part: skip_message(part, 1) }
+                Effect::Reply { connection, part: skip_message(part, |_| 1) }
             }
             (Mutant::SkipFirstMessage, Effect::Reply { connection, part }) => {
-                Effect::Reply { connection, part: skip_message(part, 0) }
+                Effect::Reply { connection, part: skip_message(part, |_| 0) }
+            }
+            (Mutant::SkipLastMessage, Effect::Reply { connection, part }) => {
+                Effect::Reply { connection, part: skip_message(part, |count| count - 1) }
+            }
+            (Mutant::FlipByteOfDelivery, Effect::Reply { connection, part }) => {
+                Effect::Reply { connection, part: flip_in_message(part) }
             }
             (Mutant::RefuseWhatIsStored, Effect::Reply { connection, part }) => {
                 self.seen += 1;
@@ -304,16 +393,30 @@ impl Mutation {
 }
 
 /// Leaves a message out of a reply that is nothing but messages of one line each.
-fn skip_message(part: ReplyPart, skipped: usize) -> ReplyPart {
+fn skip_message(part: ReplyPart, which: impl Fn(usize) -> usize) -> ReplyPart {
     let ReplyPart::Bytes(bytes) = &part else { return part };
     let text = String::from_utf8_lossy(bytes);
     let mut lines: Vec<&str> = text.lines().collect();
     let Some(count) = lines.pop().and_then(|end| end.strip_prefix("END ")?.parse::<usize>().ok()) else { return part };
-    if count != lines.len() || skipped + 1 >= count || !lines.iter().all(|line| line.starts_with("MSG ")) {
+    if count != lines.len() || count < 2 || which(count) >= count || !lines.iter().all(|line| line.starts_with("MSG "))
+    {
         return part;
     }
-    lines.remove(skipped);
+    lines.remove(which(count));
     ReplyPart::Bytes(format!("{}\nEND {}\n", lines.join("\n"), count - 1).into_bytes().into())
+}
+
+/// Changes the last byte of the first message, where that is a line.
+fn flip_in_message(part: ReplyPart) -> ReplyPart {
+    let ReplyPart::Bytes(bytes) = &part else { return part };
+    match bytes.iter().position(|byte| *byte == b'\n') {
+        Some(end) if bytes.starts_with(b"MSG ") => {
+            let mut changed = bytes.to_vec();
+            changed[end - 1] ^= 1;
+            ReplyPart::Bytes(changed.into())
+        }
+        _ => part,
+    }
 }
 
 fn refused(part: ReplyPart) -> ReplyPart {

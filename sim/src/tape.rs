@@ -54,6 +54,64 @@ impl Rate {
     }
 }
 
+/// To a question with these words, this answer, so many times in a hundred. Otherwise it is drawn as ever.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lean {
+    /// Words of the question; `*` stands for any.
+    pub question: &'static str,
+    /// How the answer begins.
+    pub answer: &'static str,
+    /// How often.
+    pub percent: u64,
+}
+
+/// Which worlds a hunt for one kind of mistake draws more often: small ones, and those with these answers. Every one of them is a
+/// world that a seed alone could draw.
+pub type Leaning = Vec<Lean>;
+
+/// A leaning at work.
+struct Leaner {
+    leaning: Leaning,
+    stream: Seeded,
+    /// How often, in a hundred, what the plan, the network and the clients leave open is answered mildly.
+    mild_percent: u64,
+}
+
+impl Leaner {
+    /// The answer that it leans to.
+    fn lean(&mut self, concern: Concern, n: usize, words: &str, answer: &dyn Fn(usize) -> String) -> Option<usize> {
+        for lean in &self.leaning {
+            if lean.percent > 0
+                && matches(lean.question, words)
+                && let Some(picked) = (0..n.min(64)).find(|picked| answer(*picked).starts_with(lean.answer))
+                && self.stream.chance(lean.percent, 100)
+            {
+                return Some(picked);
+            }
+        }
+        // What a client does next is left to the seed, or nothing would happen.
+        let is_detail = match concern {
+            Concern::Plan => !words.starts_with("plan, client ") && words != "plan, crashes",
+            Concern::Clients => words.matches(", ").count() > 1,
+            Concern::Schedule | Concern::Network => true,
+            _ => false,
+        };
+        (is_detail && self.stream.chance(self.mild_percent, 100)).then_some(0)
+    }
+}
+
+/// Whether the parts between the `*` stand in the words, in order.
+fn matches(pattern: &str, words: &str) -> bool {
+    let mut rest = words;
+    pattern.split('*').all(|part| match rest.find(part) {
+        Some(at) => {
+            rest = &rest[at + part.len()..];
+            true
+        }
+        None => false,
+    })
+}
+
 /// One answer that was not the mild one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct TapeLine {
@@ -117,6 +175,7 @@ impl fmt::Display for Tape {
 /// Answers every question of a run.
 pub struct Decider {
     source: Source,
+    leaner: Option<Leaner>,
     record: bool,
     /// How often each question was asked, where words are needed: a second one of the same words gets a number.
     asked: BTreeMap<String, u32>,
@@ -137,14 +196,23 @@ impl Decider {
     /// Draws from a seed. `record`: also write down what was decided.
     pub fn seeded(seed: u64, record: bool) -> Decider {
         let streams = std::array::from_fn(|stream| Seeded::new(seed, stream as u64 + 1));
-        Decider { source: Source::Seed(Box::new(streams)), record, asked: BTreeMap::new(), taken: Vec::new() }
+        let source = Source::Seed(Box::new(streams));
+        Decider { source, leaner: None, record, asked: BTreeMap::new(), taken: Vec::new() }
+    }
+
+    /// Draws from a seed, and leans.
+    pub fn leaning(seed: u64, record: bool, leaning: &Leaning) -> Decider {
+        let mut stream = Seeded::new(seed, CONCERNS as u64 + 1);
+        let mild_percent = [60, 85, 95][stream.below(3) as usize];
+        let leaner = Some(Leaner { leaning: leaning.clone(), stream, mild_percent });
+        Decider { leaner, ..Decider::seeded(seed, record) }
     }
 
     /// Answers by a tape, and mildly where it says nothing.
     pub fn replaying(tape: &Tape) -> Decider {
         let written = |line: &TapeLine| (line.question.clone(), Written { answer: line.answer.clone(), met: false });
         let source = Source::Tape(tape.lines.iter().map(written).collect());
-        Decider { source, record: true, asked: BTreeMap::new(), taken: Vec::new() }
+        Decider { source, leaner: None, record: true, asked: BTreeMap::new(), taken: Vec::new() }
     }
 
     /// One of `n` answers, each equally likely.
@@ -158,7 +226,7 @@ impl Decider {
         if n < 2 {
             return 0;
         }
-        self.decide(concern, n, question, answer, |stream| stream.below(n as u64) as usize)
+        self.decide(concern, n, question, answer, &|_| true, |stream| stream.below(n as u64) as usize)
     }
 
     /// The mild answer, but at this rate one of the others.
@@ -173,7 +241,7 @@ impl Decider {
         if n < 2 {
             return 0;
         }
-        self.decide(concern, n, question, answer, |stream| {
+        self.decide(concern, n, question, answer, &|picked| picked == 0 || rate.times > 0, |stream| {
             let happens = rate.times > 0 && stream.chance(u64::from(rate.times), u64::from(rate.of));
             if happens { 1 + stream.below(n as u64 - 1) as usize } else { 0 }
         })
@@ -188,7 +256,7 @@ impl Decider {
         answer: &dyn Fn(usize) -> String,
     ) -> usize {
         let total: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
-        self.decide(concern, weights.len(), question, answer, |stream| {
+        self.decide(concern, weights.len(), question, answer, &|picked| weights[picked] > 0, |stream| {
             let mut drawn = stream.below(total.max(1));
             for (at, weight) in weights.iter().enumerate() {
                 match drawn.checked_sub(u64::from(*weight)) {
@@ -223,11 +291,16 @@ impl Decider {
         n: usize,
         question: fmt::Arguments<'_>,
         answer: &dyn Fn(usize) -> String,
+        can_be: &dyn Fn(usize) -> bool,
         draw: impl FnOnce(&mut Seeded) -> usize,
     ) -> usize {
-        let words = if self.record { Some(self.number(question)) } else { None };
+        let words = if self.record || self.leaner.is_some() { Some(self.number(question)) } else { None };
+        let leant = match (&mut self.leaner, &words) {
+            (Some(leaner), Some(words)) => leaner.lean(concern, n, words, answer).filter(|picked| can_be(*picked)),
+            _ => None,
+        };
         let picked = match &mut self.source {
-            Source::Seed(streams) => draw(&mut streams[concern as usize]),
+            Source::Seed(streams) => leant.unwrap_or_else(|| draw(&mut streams[concern as usize])),
             Source::Tape(written) => match words.as_ref().and_then(|words| written.get_mut(words)) {
                 None => 0,
                 Some(line) => {
@@ -237,7 +310,7 @@ impl Decider {
                 }
             },
         };
-        if let Some(question) = words.filter(|_| picked != 0) {
+        if let Some(question) = words.filter(|_| picked != 0 && self.record) {
             self.taken.push(TapeLine { question, answer: words_of(picked, answer) });
         }
         picked
@@ -257,9 +330,15 @@ impl Decider {
     }
 }
 
+/// From here on answers have their number in their words: a pattern of garbage, a length.
+const NUMBERED: usize = 200;
+
 /// The words of an answer. Where an earlier one has the same, two pieces of garbage that begin alike say, a number tells them apart.
 fn words_of(picked: usize, answer: &dyn Fn(usize) -> String) -> String {
     let text = answer(picked);
+    if picked >= NUMBERED {
+        return text;
+    }
     match (0..picked).filter(|earlier| answer(*earlier) == text).count() {
         0 => text,
         earlier => format!("{text} ({})", earlier + 1),
@@ -316,6 +395,21 @@ mod tests {
             assert_eq!(ask(&mut replaying), answers);
             assert_eq!(replaying.unmet(), Vec::<String>::new());
         }
+    }
+
+    #[test]
+    fn a_leaning_is_a_taste_and_no_order() {
+        let leaning = vec![Lean { question: "o*e", answer: "answer 3", percent: 50 }];
+        let answers: Vec<usize> = (0..200).map(|seed| ask(&mut Decider::leaning(seed, false, &leaning))[1]).collect();
+        let leant = answers.iter().filter(|answer| **answer == 3).count();
+        assert!((60..140).contains(&leant), "{leant} of 200");
+        for seed in 0..50 {
+            let mut recorded = Decider::leaning(seed, true, &leaning);
+            let answers = ask(&mut recorded);
+            assert_eq!(ask(&mut Decider::leaning(seed, false, &leaning)), answers);
+            assert_eq!(ask(&mut Decider::replaying(&recorded.take_tape())), answers, "a tape needs no leaning");
+        }
+        assert!(matches("after * of a", "after force 3 of a") && !matches("a*b*a", "ab"));
     }
 
     #[test]

@@ -48,6 +48,56 @@ impl LogView {
         Some(Salt::new(&self.log_id(disk)?, newest))
     }
 
+    /// Every message without a hole before it, with its offset.
+    pub(crate) fn messages(&mut self, disk: &SimDisk) -> Vec<(u64, Vec<u8>)> {
+        let mut messages = Vec::new();
+        let Some(log_id) = self.log_id(disk) else { return messages };
+        let mut bases = self.bases(disk);
+        bases.sort_unstable();
+        let mut expected = bases.first().copied().unwrap_or(0);
+        for base in bases {
+            // What lies behind a gap is no log; what stands behind the beginning of the next segment is not this one's.
+            if base != expected {
+                messages.retain(|(offset, _)| *offset < base);
+            }
+            if base > expected {
+                break;
+            }
+            expected = base;
+            let bytes = disk.cached_file(&format!("{}/log/{base:020}.log", self.dir), 0, u64::from(u32::MAX));
+            let (bytes, mut at) = (bytes.unwrap_or_default(), 0);
+            while let Decoded::Frame(frame) = record::decode(&bytes[at..], Salt::new(&log_id, base)) {
+                if frame.offset != expected {
+                    break;
+                }
+                if let Some(message) = plimsoll_core::message::Message::parse(frame.payload) {
+                    messages.push((frame.offset, message.value.to_vec()));
+                }
+                expected += frame.count;
+                at += frame.size();
+            }
+        }
+        messages
+    }
+
+    /// A frame of the newest segment that a later one there proves to have been durable: the segment, and where the frame's payload
+    /// begins.
+    pub(crate) fn proved_frame(&mut self, disk: &SimDisk) -> Option<(String, u64)> {
+        let newest = self.bases(disk).into_iter().max()?;
+        let salt = Salt::new(&self.log_id(disk)?, newest);
+        let path = format!("{}/log/{newest:020}.log", self.dir);
+        let bytes = disk.cached_file(&path, 0, u64::from(u32::MAX))?;
+        let (mut at, mut frames, mut proved) = (0, Vec::new(), 0);
+        while let Decoded::Frame(frame) = record::decode(&bytes[at..], salt) {
+            proved = proved.max(frame.evidence().unwrap_or(0));
+            frames.push((at, frame.offset));
+            at += frame.size();
+        }
+        // What it proves is below itself, so it is a later frame that does.
+        let (position, _) = frames.into_iter().rfind(|(_, offset)| *offset < proved)?;
+        Some((path, (position + record::HEADER_BYTES) as u64))
+    }
+
     /// Reads one piece; says whether there was anything new.
     fn advance(&mut self, disk: &SimDisk) -> bool {
         let Some(log_id) = self.log_id(disk) else { return false };

@@ -131,7 +131,7 @@ impl Plan {
             })]
         });
         let roles: Vec<Role> = roles.collect();
-        let budget = number(d, "actions of all clients", &[160, 60, 240, 400, 1200]);
+        let budget = number(d, "actions of all clients", &[160, 60, 240, 400, 1200, 12, 30]);
         Plan {
             profile,
             sector_bytes,

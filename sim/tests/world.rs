@@ -53,8 +53,12 @@ fn a_tape_is_the_run_that_it_was_recorded_from() {
 #[test]
 fn every_mutant_is_caught() {
     for mutant in Mutant::ALL {
-        let caught = (0..100).any(|seed| !batch::run_seed(seed, Some(mutant), false).is_clean());
+        let caught = (0..100).any(|seed| !batch::run_seed(seed, Some(mutant), true).is_clean());
         assert!(caught, "{} survives 100 seeds", mutant.name());
+    }
+    for (mutant, _) in Mutant::EQUIVALENTS {
+        let caught = (0..10).find(|seed| !batch::run_seed(*seed, Some(mutant), true).is_clean());
+        assert_eq!(caught, None, "{} is no equivalent", mutant.name());
     }
 }
 

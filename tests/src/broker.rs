@@ -1,8 +1,9 @@
 //! The real binary as a child process.
 
+use plimsoll::client::{Client, Delivered, Options};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -15,24 +16,34 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The `plimsoll` binary: what `PLIMSOLL_BIN` names (`tests/run` sets it), or else built once by cargo.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        if let Some(named) = std::env::var_os("PLIMSOLL_BIN") {
-            return PathBuf::from(named);
-        }
-        let built = Command::new(env!("CARGO"))
-            .args(["build", "--package", "plimsoll", "--bin", "plimsoll", "--message-format", "json"])
-            .current_dir(crate::workspace())
-            .stderr(Stdio::inherit())
-            .output()
-            .expect("cargo runs");
-        assert!(built.status.success(), "cargo build -p plimsoll failed");
-        String::from_utf8_lossy(&built.stdout)
-            .lines()
-            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-            .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
-            .next_back()
-            .expect("cargo names the executable")
+    BINARY.get_or_init(|| match std::env::var_os("PLIMSOLL_BIN") {
+        Some(named) => PathBuf::from(named),
+        None => build(&["--bin", "plimsoll"]),
     })
+}
+
+/// The same program with failures on demand (`realfs/src/inject.rs`), built once by cargo. Its name is another, so the real
+/// one stays as it is.
+pub fn injecting_binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| build(&["--features", "inject", "--bin", "plimsoll-inject"]))
+}
+
+fn build(what: &[&str]) -> PathBuf {
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--locked", "--package", "plimsoll", "--message-format", "json"])
+        .args(what)
+        .current_dir(crate::workspace())
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("cargo runs");
+    assert!(built.status.success(), "cargo build {what:?} failed");
+    String::from_utf8_lossy(&built.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .next_back()
+        .expect("cargo names the executable")
 }
 
 /// Runs `plimsoll` to its end.
@@ -58,25 +69,34 @@ impl Broker {
     ///
     /// Panics with what it printed when it ends or takes longer than [`PATIENCE`].
     pub fn start(data: &Path, args: &[&str]) -> Broker {
-        Broker::spawn(serve(data, args))
+        Broker::spawn(serve(binary(), data, args))
     }
 
     /// Starts one and kills it after a while, wherever it is: in recovery, say.
     pub fn start_and_kill(data: &Path, args: &[&str], after: Duration) {
-        let mut child = serve(data, args).stdout(Stdio::null()).spawn().expect("plimsoll serve can be started");
+        let mut child =
+            serve(binary(), data, args).stdout(Stdio::null()).spawn().expect("plimsoll serve can be started");
         std::thread::sleep(after);
         child.kill().expect("the child is ours");
         child.wait().expect("the child is ours");
     }
 
     /// The same for a prepared command, whose last arguments make it listen on a free port.
-    pub fn spawn(mut command: Command) -> Broker {
+    pub fn spawn(command: Command) -> Broker {
+        Broker::spawn_logged(command, None)
+    }
+
+    /// The same; what it prints on standard output is also appended to this file.
+    pub fn spawn_logged(mut command: Command, mut log: Option<std::fs::File>) -> Broker {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("plimsoll serve can be started");
         let stdout = child.stdout.take().expect("piped");
         let printed = Arc::new(Printed::default());
         let collector = Arc::clone(&printed);
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if let Some(log) = &mut log {
+                    writeln!(log, "{line}").expect("the log can be written");
+                }
                 collector.lines.lock().expect("no panic").0.push(line);
                 collector.changed.notify_all();
             }
@@ -122,6 +142,23 @@ impl Broker {
         }
     }
 
+    /// Every message of a topic below the line, by offset, from 0 on.
+    ///
+    /// Panics where the offsets have a hole (P2).
+    pub fn read_all(&self, topic: Option<&str>) -> Vec<Vec<u8>> {
+        let mut client = Client::connect(&self.address, Options::default()).expect("it is ready");
+        let end = client.status(topic).expect("a status").durable;
+        let mut log: Vec<Vec<u8>> = Vec::new();
+        while (log.len() as u64) < end {
+            for delivered in client.read(topic, log.len() as u64, 10_000, false).expect("messages").iter() {
+                let Delivered::Message(message) = delivered else { panic!("{delivered:?} behind {}", log.len()) };
+                assert_eq!(message.offset, log.len() as u64, "a hole");
+                log.push(message.value.to_vec());
+            }
+        }
+        log
+    }
+
     /// SIGKILL, as a crash of the process. It is gone when this is dropped.
     pub fn kill(&self) {
         // Its id is ours as long as nobody has waited for it, which needs `&mut self`.
@@ -151,8 +188,9 @@ impl Broker {
     }
 }
 
-fn serve(data: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(binary());
+/// `serve` on a data directory and a free port.
+pub fn serve(binary: &Path, data: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(binary);
     command.arg("serve").arg("--data").arg(data).args(["--listen", "127.0.0.1:0"]).args(args).stdin(Stdio::null());
     command
 }
@@ -184,6 +222,11 @@ impl Connection {
         self.stream.get_mut().write_all(bytes.as_ref()).expect("the broker takes bytes");
     }
 
+    /// The same; `None` when the connection broke.
+    pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> Option<()> {
+        self.stream.get_mut().write_all(bytes.as_ref()).ok()
+    }
+
     /// Sends a line and returns the first line of the reply, both without their line ends.
     pub fn ask(&mut self, line: &str) -> String {
         self.send(format!("{line}\n"));
@@ -192,12 +235,27 @@ impl Connection {
 
     /// Reads a line, without its end. Empty when the broker has closed the connection.
     pub fn line(&mut self) -> String {
+        self.read_line().expect("the broker answers in time")
+    }
+
+    /// The same; `None` when the connection broke.
+    ///
+    /// Panics when nothing comes and the connection stands.
+    pub fn try_line(&mut self) -> Option<String> {
+        match self.read_line() {
+            Ok(line) => Some(line),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("the broker does not answer in time"),
+            Err(_) => None,
+        }
+    }
+
+    fn read_line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
-        self.stream.read_until(b'\n', &mut line).expect("the broker answers in time");
+        self.stream.read_until(b'\n', &mut line)?;
         if line.last() == Some(&b'\n') {
             line.pop();
         }
-        String::from_utf8(line).expect("a line of text")
+        Ok(String::from_utf8(line).expect("a line of text"))
     }
 
     /// Reads exactly n bytes.

@@ -2,10 +2,12 @@
 
 pub mod broker;
 pub mod draws;
+pub mod kills;
 pub mod memory;
 pub mod mount;
 pub mod orders;
 pub mod page;
+pub mod postgres;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

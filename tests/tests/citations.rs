@@ -30,6 +30,8 @@ impl Sources {
             ("sim/src", true),
             ("sim/tests", true),
             ("tests/tests", true),
+            ("tests/src", true),
+            ("tests/evidence", true),
         ] {
             let dir = workspace().join(dir);
             let found = if dir.is_dir() { files(&dir, ".rs") } else { Vec::new() };

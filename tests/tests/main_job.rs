@@ -118,17 +118,7 @@ fn publish_all(draws: &mut Draws, data: &Path, args: &[&str], events: &[&[u8]]) 
 /// Every message of the topic, by `READ`, in order; checks that offsets are dense.
 fn read_all(data: &Path, args: &[&str]) -> Vec<Vec<u8>> {
     let broker = Broker::start(data, args);
-    let mut client = Client::connect(broker.address(), Options::default()).expect("it is ready");
-    let end = client.status(None).expect("a status").durable;
-    let mut log: Vec<Vec<u8>> = Vec::new();
-    while (log.len() as u64) < end {
-        for delivered in client.read(None, log.len() as u64, 1000, false).expect("messages").iter() {
-            let Delivered::Message(message) = delivered else { panic!("{delivered:?} behind {}", log.len()) };
-            assert_eq!(message.offset, log.len() as u64, "a hole");
-            log.push(message.value.to_vec());
-        }
-    }
-    drop(client);
+    let log = broker.read_all(None);
     assert_eq!(broker.stop().code(), Some(0));
     log
 }

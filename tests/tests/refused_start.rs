@@ -152,29 +152,6 @@ fn corruption_is_refused_and_nothing_is_changed() {
     assert!(broker.stop().success());
 }
 
-/// The line of a damaged topic says where.
-#[test]
-fn corruption_is_located() {
-    let data = tempfile::tempdir().unwrap();
-    let broker = Broker::start(data.path(), &[]);
-    let mut connection = Connection::open(broker.address());
-    for (offset, message) in ["the first", "the second", "the third"].iter().enumerate() {
-        assert_eq!(connection.ask(&format!("PUB DURABLE {message}")), format!("OK {offset} DURABLE"));
-    }
-    assert!(broker.stop().success());
-    let segment = files(data.path(), ".log").pop().expect("a segment");
-    let bytes = fs::read(&segment).unwrap();
-    flip(&segment, bytes.windows(10).position(|bytes| bytes == b"the second").expect("the message"));
-    let output = run(["serve", "--data", data.path().to_str().unwrap()].iter().chain(FREE_PORT));
-    assert_eq!(output.status.code(), Some(3));
-    let said = String::from_utf8(output.stdout).unwrap();
-    let found =
-        "RECOVERY topic=default status=CORRUPT records=1 durable=3 reason=crc-mismatch expectedOffset=1 position=38 ";
-    // 16 bytes of header, 13 of prefix and 9 of value stand before and after.
-    assert!(said.starts_with(found) && said.contains(" validRecordAt=77 file="), "{said}");
-    assert!(said.contains("\nREFUSE_START topic=default reason=crc-mismatch\n"), "{said}");
-}
-
 const FREE_PORT: &[&str] = &["--listen", "127.0.0.1:0"];
 
 /// Starts a broker that must refuse, and answers the one line that says why.

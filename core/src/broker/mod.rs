@@ -183,8 +183,9 @@ impl Broker {
                 if let Some(client) = self.connections.get_mut(&connection) {
                     client.unsent = client.unsent.saturating_sub(bytes);
                     client.stuck_since_ns = now.monotonic_ns;
-                    // Nothing can have changed for a client that was not held back.
-                    if !client.reading || !client.input.is_empty() {
+                    // Nothing can have changed for a client that was not held back, and there is none without input that is
+                    // not read.
+                    if !client.input.is_empty() {
                         self.connections_to_serve.insert(connection);
                     }
                 }
@@ -251,7 +252,7 @@ impl Broker {
         self.share_recent();
         self.phase = Phase::Serving;
         self.report("READY", Vec::new());
-        if !self.ballast && self.config.ballast_bytes > 0 {
+        if !self.ballast {
             self.disk_is_full(None);
         }
         self.connections_to_serve.extend(self.connections.keys());
@@ -504,11 +505,11 @@ impl Broker {
                 Timer::Full if matches!(self.phase, Phase::Serving | Phase::Stopping) => self.try_for_room(),
                 Timer::Full => {}
                 Timer::Stop if self.phase == Phase::Anchoring && self.stop_progress > 0 => self.arm_stop(),
-                Timer::Stop if matches!(self.phase, Phase::Stopping | Phase::Anchoring) => {
+                // Whoever has stopped or halted has no timers.
+                Timer::Stop => {
                     let detail = "what was accepted could not be written in time".into();
                     self.halt("stopping", &IoError { kind: IoErrorKind::Other, detail });
                 }
-                Timer::Stop => {}
             }
         }
     }

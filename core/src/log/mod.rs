@@ -254,12 +254,12 @@ impl Topic {
 
     /// Begins the next chunk while half of the last is free, so that nobody waits for it.
     fn reserve_ahead(&mut self, config: &Config, io: &Io) {
-        if config.space_ahead == 0 || self.space.coming.is_some() || self.space.full || self.roll != Roll::No {
+        if self.space.coming.is_some() || self.space.full {
             return;
         }
         let end = self.active().end;
         if self.space.ready < config.segment_bytes && self.space.ready.saturating_sub(end) < config.space_ahead / 2 {
-            self.reserve(config, io, end + 1);
+            self.reserve(config, io, end);
         }
     }
 

@@ -27,7 +27,7 @@ use super::index::Index;
 use super::scan::{Scan, Step};
 use super::search::{Found, Search};
 use super::topic_file::{FileError, TopicToml};
-use super::watermark::{self, Watermark};
+use super::watermark::{self, Slot, Watermark};
 use crate::effect::{Effects, FieldValue, FileId, HaltKind, IoError, IoErrorKind, Report};
 use crate::event::{Event, Now};
 use crate::group::offset_file;
@@ -219,7 +219,9 @@ impl TopicFindings {
     /// Its slots are the first ones still, and nothing is in it (crash story: *the topic without a name*); or its directory is
     /// empty (*the name that came back*).
     pub(crate) fn is_unfinished(&self) -> bool {
-        let first_slots = self.slots.current().is_some_and(|slot| slot.sequence == watermark::SEQUENCE_UNFINISHED);
+        // Both of them: a torn one was being written again, and that begins only when the name has been forced.
+        let is_first = |slot: Option<Slot>| slot.is_some_and(|slot| slot.sequence == watermark::SEQUENCE_UNFINISHED);
+        let first_slots = is_first(self.slots.running) && is_first(self.slots.anchored);
         let nothing_in_it =
             self.groups.is_empty() && matches!(self.segments[..], [FoundSegment { base: 0, length: 0, .. }]);
         self.conclusion == Conclusion::Ok && (self.watermark.is_none() || first_slots && nothing_in_it)
@@ -427,7 +429,7 @@ async fn inspect_files(io: &Io, mut topic: TopicFindings) -> Result<TopicFinding
 
 /// The slots of this log: one with another log's id is no slot of ours.
 fn slots_of(bytes: &[u8], log_id: &LogId) -> Watermark {
-    let ours = |slot: &watermark::Slot| slot.log_id == *log_id && slot.start <= slot.durable;
+    let ours = |slot: &Slot| slot.log_id == *log_id && slot.start <= slot.durable;
     let slots = Watermark::read(bytes);
     Watermark { running: slots.running.filter(ours), anchored: slots.anchored.filter(ours) }
 }

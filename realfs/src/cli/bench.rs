@@ -215,7 +215,7 @@ impl Variant {
     fn serve_args(self) -> &'static [&'static str] {
         match self {
             Variant::Default => &[],
-            Variant::GatherOff => &["--gather-us", "0"],
+            Variant::GatherOff => &["--gather", "0s"],
             Variant::GroupCommitOff => &["--group-commit", "off"],
             Variant::Reading => &["--segment-bytes", "16MiB"],
         }

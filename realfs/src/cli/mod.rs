@@ -1,6 +1,7 @@
 //! The command line: one file a verb, each with its arguments and `run`, which returns the exit code.
 
 mod bench;
+mod config;
 mod connection;
 mod consume;
 mod create;
@@ -10,6 +11,7 @@ mod groups;
 mod publish;
 mod seek;
 mod serve;
+mod settings;
 mod status;
 mod table;
 mod topics;
@@ -35,6 +37,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Serve(serve::Args),
+    Config(config::Args),
     Pub(publish::Args),
     Consume(consume::Args),
     Status(status::Args),
@@ -61,6 +64,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> i32 {
     };
     match cli.command {
         Command::Serve(args) => serve::run(args),
+        Command::Config(args) => config::run(args),
         Command::Pub(args) => publish::run(args),
         Command::Consume(args) => consume::run(args),
         Command::Status(args) => status::run(args),

@@ -4,13 +4,18 @@ use super::Exit;
 use super::run::{cores, parse_mutant};
 use plimsoll_sim::batch::{self, Batch};
 use plimsoll_sim::mutant::Mutant;
+use plimsoll_sim::world::Verdict;
 use std::time::Instant;
 
 pub(crate) const ABOUT: &str = "Run brokers with bugs, and fail if one is not caught";
 
 #[derive(clap::Args)]
 #[command(after_help = "Each line: the mutant, the promise whose check caught it first (in how many of the rounds), and the seeds that it took: \
-the median of all rounds, and the most. Each round begins at another seed. Exit code 14 if one survives.")]
+the median of all rounds, and the most. Each round begins at another seed, and each seed is run twice (P17).
+
+Then each promise with the mutants that its check is the first to catch in most of the rounds, and the mutants that change nothing that \
+was promised, with the reason; they are run, too. Exit code 14 if a mutant survives, if a promise has none that its own check is the first \
+to catch, or if one is caught of which that list says that it changes nothing.")]
 pub(crate) struct Args {
     /// Only this one
     #[arg(long, value_name = "NAME")]
@@ -31,6 +36,10 @@ pub(crate) struct Args {
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
+
+/// The promises that the broker makes so far. Retention (P12), work queues (P15) and deduplication (P16) come with their features.
+const PROMISES: [&str; 14] =
+    ["P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8", "P9", "P10", "P11", "P13", "P14", "P17"];
 
 /// A mutant and how it was caught.
 struct Row {
@@ -60,24 +69,59 @@ pub(crate) fn run(args: Args) -> Result<Exit, String> {
         }
         rows.push(row);
     }
-    let survivors = rows.iter().filter(|row| row.survived()).count();
+    let survivors = rows.iter().filter(|row| row.survived() || row.seeds().0 > args.seeds_max).count();
+    // Of a single mutant nobody wants to know what the others catch.
+    let whole = only.is_none();
+    let first: Vec<(&str, Vec<String>)> = PROMISES.iter().map(|promise| (*promise, first_caught(&rows, promise))).collect();
+    let unguarded = if whole { first.iter().filter(|(_, mutants)| mutants.is_empty()).count() } else { 0 };
+    let mut not_equivalent = 0;
+    if whole && !args.json {
+        for (promise, mutants) in &first {
+            let mutants = if mutants.is_empty() { "NONE".to_owned() } else { mutants.join(", ") };
+            println!("{promise:<4} is the first to catch {mutants}");
+        }
+    }
+    if whole {
+        for (mutant, reason) in Mutant::EQUIVALENTS {
+            let caught = hunt(mutant, 0, EQUIVALENT_SEEDS, threads);
+            not_equivalent += usize::from(caught.is_some());
+            if !args.json {
+                let verdict = caught.map_or("nothing".to_owned(), |(promise, seeds)| format!("CAUGHT by {promise} in seed {seeds}"));
+                println!("equivalent: {} ({reason}); {EQUIVALENT_SEEDS} seeds: {verdict}", mutant.name());
+            }
+        }
+    }
     if args.json {
         let rows: Vec<String> = rows.iter().map(Row::json).collect();
         println!("[{}]", rows.join(",\n "));
     } else {
-        println!("mutants={} survived={survivors} elapsed={:.1}s", rows.len(), began.elapsed().as_secs_f64());
+        println!(
+            "mutants={} survived={survivors} promisesWithout={unguarded} notEquivalent={not_equivalent} elapsed={:.1}s",
+            rows.len(),
+            began.elapsed().as_secs_f64()
+        );
     }
-    Ok(if survivors == 0 { Exit::Clean } else { Exit::Gate })
+    Ok(if survivors + unguarded + not_equivalent == 0 { Exit::Clean } else { Exit::Gate })
+}
+
+/// How many seeds a mutant that changes nothing must pass.
+const EQUIVALENT_SEEDS: u64 = 100;
+
+/// The mutants that this promise's check caught first in most of the rounds.
+fn first_caught(rows: &[Row], promise: &str) -> Vec<String> {
+    let caught = rows.iter().filter(|row| row.promises().first().is_some_and(|(first, _)| *first == promise));
+    caught.map(|row| row.mutant.name()).collect()
 }
 
 /// Seeds until one notices.
 fn hunt(mutant: Mutant, round: u64, seeds_max: u64, threads: usize) -> Option<(&'static str, u64)> {
-    let batch = Batch { first: round * 1_000_000, count: seeds_max, threads, twice: false, mutant: Some(mutant) };
+    let batch = Batch { first: round * 1_000_000, count: seeds_max, threads, twice: true, mutant: Some(mutant) };
     let mut caught = None;
     batch::run(&batch, &mut |result| {
         // A seed that fails without the bug, too, says nothing about it.
         if !result.is_clean() && batch::run_seed(result.seed, None, false).is_clean() {
-            caught = Some((result.verdict.promise(), result.seed - round * 1_000_000 + 1));
+            let promise = if result.verdict == Verdict::Clean { "P17" } else { result.verdict.promise() };
+            caught = Some((promise, result.seed - round * 1_000_000 + 1));
         }
         caught.is_none()
     });

@@ -10,8 +10,11 @@ pub(crate) const ABOUT: &str = "Find the bugs that can be planted in the broker,
   cargo run --release -p plimsoll-sim --features planted -- planted
 
 Each line: the bug, the promise that it is made to break, the promise whose check caught it first, how many seeds that took, and how many \
-decisions are left of the tape after shrinking. A tape can be kept with --tapes and looked at with `plimsoll-sim replay`. \
-Exit code 14 if a bug survives, or if no tape of it is short enough.")]
+decisions are left of the tape after shrinking. A tape can be kept with --tapes and looked at with `plimsoll-sim replay`.
+
+Every hunt leans: its worlds are small and have the means of the bug more often than others (docs/simulation.md). Which of them has it, and \
+whether anything comes of it, is left to the seed. Exit code 14 if a bug survives, or if no tape of it is short enough; bugs that need \
+retention are named and not counted.")]
 pub(crate) struct Args {
     /// Only this bug; may be given several times
     #[arg(long, value_name = "NAME")]
@@ -22,6 +25,9 @@ pub(crate) struct Args {
     /// After so many seeds one has survived
     #[arg(long, default_value_t = 10_000)]
     seeds_max: u64,
+    /// Seconds after which a bug is given up, or the shortest of its tapes so far is taken
+    #[arg(long, default_value_t = 300)]
+    seconds_max: u64,
     /// The most decisions that a shrunk tape may have
     #[arg(long, default_value_t = 12)]
     decisions_max: usize,
@@ -51,15 +57,24 @@ mod hunt {
     use plimsoll_core::planted::Planted;
     use plimsoll_sim::batch::{self, Batch};
     use plimsoll_sim::mutant::Mutant;
-    use plimsoll_sim::shrink::shrink;
-    use plimsoll_sim::tape::Tape;
+    use plimsoll_sim::shrink::shrink_until;
+    use plimsoll_sim::tape::{Lean, Leaning, Tape};
+    use plimsoll_sim::world::Verdict;
+    use indicatif::{ProgressBar, ProgressStyle};
     use std::fs;
+    use std::io::IsTerminal;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Instant;
 
+    /// A run is given up after so many: a long one makes a long tape.
+    const STEPS_MAX: u64 = 5000;
     /// How many tapes a shrinking may try.
-    const SHRINK_BUDGET: u64 = 1500;
-    /// How many failing seeds are shrunk in search of a short tape.
-    const SHRUNK_MAX: usize = 4;
+    const SHRINK_BUDGET: u64 = 3000;
+    /// A round looks for so many failing seeds, or through so many seeds.
+    const FOUND_MAX: usize = 12;
+    const SEEDS_A_ROUND: u64 = 60;
+    /// So many of its shortest tapes are shrunk.
+    const SHRUNK_A_ROUND: usize = 4;
 
     /// Bugs that no random start can reach yet, and why. Each is shown by its crash story in sim/tests/stories.
     const OUT_OF_REACH: [(Planted, &str); 3] = [
@@ -67,6 +82,90 @@ mod hunt {
         (Planted::RemovalBeforeAnchoring, "nothing moves the start of a log before there is retention"),
         (Planted::HoleBelowStart, "nothing moves the start of a log before there is retention"),
     ];
+
+    const fn lean(question: &'static str, answer: &'static str, percent: u64) -> Lean {
+        Lean { question, answer, percent }
+    }
+
+    /// Small worlds, in which crashes are frequent: what they find is short.
+    const SMALL: [Lean; 3] = [
+        lean("plan, actions of all clients", "12", 90),
+        lean("plan, actions of all clients", "30", 60),
+        lean("plan, crashes", "both", 75),
+    ];
+
+    /// Which worlds a bug is hunted in more often: those that have its means. Seeds decide the rest, and whether anything comes of it.
+    fn leaning(bug: Planted) -> Leaning {
+        let tiny_segments = || vec![lean("plan, segment bytes", "512", 70)];
+        let failing_forces = || vec![lean("plan, force errors", "one in 25", 80)];
+        let consumer = || vec![lean("plan, clients", "2", 70), lean("plan, client 1", "consumer", 80)];
+        let at_the_disk = || vec![lean("somebody is at the disk", "while it is stopped", 80)];
+        let more = match bug {
+            Planted::NoPadding => {
+                vec![lean("plan, file system", "posix-torn", 80), lean("after write * of */log/", "power lost", 15)]
+            }
+            Planted::TailInPlace => vec![
+                lean("after write * of */log/", "power lost", 15),
+                lean("after cut * of */log/", "power lost", 15),
+                lean("sector 0 of */watermark", "old", 50),
+            ],
+            Planted::RollWithoutAnchor => [
+                tiny_segments(),
+                vec![lean("after * of */log", "power lost", 10), lean("sector 0 of */watermark", "old", 50)],
+            ]
+            .concat(),
+            Planted::RunningSlotFirst => vec![lean("after write * of */watermark", "power lost", 25)],
+            Planted::CleanByEquality => {
+                [tiny_segments(), failing_forces(), vec![lean("force-dir * of */log", "fails", 20)]].concat()
+            }
+            Planted::NoTopicsForce => {
+                [failing_forces(), vec![lean("force-dir * of topics", "fails", 20)]].concat()
+            }
+            Planted::NameComesBack => [
+                failing_forces(),
+                vec![
+                    lean("after rename * to default", "process killed", 40),
+                    lean("force-dir * of topics", "fails", 40),
+                    lean("after remove * of default.tmp/", "power lost", 20),
+                ],
+            ]
+            .concat(),
+            Planted::NoGroupRewrite => [
+                consumer(),
+                failing_forces(),
+                vec![lean("client 1, action", "acknowledges", 30), lean("force-dir * of */groups", "fails", 40)],
+            ]
+            .concat(),
+            Planted::AckPastDelivery => {
+                [consumer(), vec![lean("client *, action", "acknowledges what it was not sent", 20)]].concat()
+            }
+            Planted::SeekUnbounded => vec![lean("client *, action", "seeks", 20)],
+            Planted::KnownSalt => vec![
+                lean("client *, action", "publishes a frame", 60),
+                lean("client *, bytes before it", "600", 80),
+                lean("after write * of */log/", "power lost", 20),
+                lean("dirty sectors of", "each by itself", 60),
+            ],
+            Planted::ValidFrameIsEvidence | Planted::EvidenceOffByOne => {
+                vec![lean("plan, payload bytes", "700", 50), lean("after write * of */log/", "power lost", 10)]
+            }
+            Planted::NoTailCopy => [failing_forces(), vec![lean("force * of */log/", "fails", 20)]].concat(),
+            Planted::ResetUnreadableOffset | Planted::LeftoversBeforeJudgement => at_the_disk(),
+            Planted::LengthOnlyRecovery => vec![
+                lean("plan, payload bytes", "700", 80),
+                lean("after write * of */log/", "power lost", 15),
+                lean("dirty sectors of", "the first ones new", 50),
+            ],
+            Planted::NoByteSearch | Planted::TruncateWithoutEvidence => {
+                [at_the_disk(), vec![lean("damage, deed", "a bit flips in its log", 30)]].concat()
+            }
+            Planted::GroupsNoEvidence => {
+                [at_the_disk(), vec![lean("damage, deed", "an old copy of its log", 50)]].concat()
+            }
+            _ => Vec::new(),
+        };
+        [more, SMALL.to_vec()].concat()
+    }
 
     struct Row {
         bug: String,
@@ -98,7 +197,7 @@ mod hunt {
                 }
                 continue;
             }
-            let caught = hunt(Mutant::Planted(bug), &args, threads);
+            let caught = hunt(bug, &args, threads);
             if let (Some(dir), Some((_, _, tape))) = (&args.tapes, &caught) {
                 let path = dir.join(format!("{name}.tape"));
                 fs::write(&path, tape.to_string()).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -125,32 +224,91 @@ mod hunt {
         Mutant::Planted(bug).name().trim_start_matches("planted-").to_owned()
     }
 
-    /// Seeds until one notices, and the shortest tape of the first few that do.
-    fn hunt(bug: Mutant, args: &Args, threads: usize) -> Option<(&'static str, u64, Tape)> {
-        let batch = Batch { first: args.seed, count: args.seeds_max, threads, twice: false, mutant: Some(bug) };
-        let mut failing: Vec<(&'static str, u64)> = Vec::new();
-        batch::run(&batch, &mut |result| {
-            // What the broker without the bug does too is no proof.
-            if !result.is_clean() && batch::run_seed(result.seed, None, false).is_clean() {
-                failing.push((result.verdict.promise(), result.seed));
-            }
-            // Not for ever: of one that is caught once in a long while one tape is enough.
-            let first = failing.first().map_or(u64::MAX, |(_, seed)| *seed);
-            failing.len() < SHRUNK_MAX && result.seed < first.saturating_add(args.seeds_max / 20)
-        });
-        let (promise, first) = *failing.first()?;
-        let shrunk = std::thread::scope(|scope| {
-            let shrinking = failing.iter().map(|(promise, seed)| {
-                scope.spawn(|| {
-                    let tape = batch::record_seed(*seed, Some(bug)).tape;
-                    shrink(&tape, Some(bug), promise, SHRINK_BUDGET).tape
-                })
+    /// Seeds until one notices, and the shortest tape of some that do. A short tape shrinks in a moment and a long one in minutes, so
+    /// the shortest are shrunk first, and no more seeds are looked for than it takes to find one that becomes short enough.
+    #[expect(clippy::disallowed_methods, reason = "the time says when a hunt is given up, and nothing about what is found")]
+    fn hunt(bug: Planted, args: &Args, threads: usize) -> Option<(&'static str, u64, Tape)> {
+        let (leaning, mutant) = (leaning(bug), Some(Mutant::Planted(bug)));
+        let mut next = args.seed;
+        let end = args.seed.saturating_add(args.seeds_max);
+        let mut first: Option<(&'static str, u64)> = None;
+        let mut shortest: Option<Tape> = None;
+        let mut failing: Vec<(&'static str, Tape)> = Vec::new();
+        let began = Instant::now();
+        let is_late = || began.elapsed().as_secs() >= args.seconds_max;
+        let progress = progress(args, &name_of(bug));
+        while next < end && !is_late() {
+            let batch = Batch { first: next, count: (end - next).min(1000), threads, twice: false, mutant };
+            let found_before = failing.len();
+            let hunted = |seed| {
+                let found = batch::record_leaning(seed, &leaning, mutant, STEPS_MAX);
+                let is_clean = found.verdict == Verdict::Clean;
+                // What the broker without the bug does too is no proof.
+                let is_proof = !is_clean
+                    && batch::record_leaning(seed, &leaning, None, STEPS_MAX).verdict == Verdict::Clean;
+                (seed, is_proof.then(|| (found.verdict.promise(), found.tape)))
+            };
+            batch::in_order(&batch, &hunted, &mut |(seed, found)| {
+                progress.inc(1);
+                next = seed + 1;
+                if let Some((promise, tape)) = found {
+                    first.get_or_insert((promise, seed - args.seed + 1));
+                    failing.push((promise, tape));
+                }
+                let is_enough = failing.len() >= found_before + FOUND_MAX
+                    || (failing.len() > found_before && next - batch.first >= SEEDS_A_ROUND);
+                !is_enough && !is_late()
             });
-            let shrinking: Vec<_> = shrinking.collect();
-            let tapes = shrinking.into_iter().map(|thread| thread.join().expect("shrinking does not panic"));
-            tapes.min_by_key(|tape| tape.lines.len()).unwrap_or_default()
-        });
-        Some((promise, first - args.seed + 1, shrunk))
+            failing.sort_by_key(|(_, tape)| std::cmp::Reverse(tape.lines.len()));
+            for _ in 0..SHRUNK_A_ROUND.div_ceil(threads) {
+                let chosen = failing.split_off(failing.len().saturating_sub(threads));
+                let tapes = shrink_all(&chosen, mutant, args.decisions_max, &is_late);
+                for tape in tapes {
+                    if shortest.as_ref().is_none_or(|shortest| tape.lines.len() < shortest.lines.len()) {
+                        shortest = Some(tape);
+                    }
+                }
+                if shortest.as_ref().is_some_and(|tape| tape.lines.len() <= args.decisions_max) {
+                    progress.finish_and_clear();
+                    let (promise, seeds) = first?;
+                    return Some((promise, seeds, shortest?));
+                }
+            }
+        }
+        progress.finish_and_clear();
+        let (promise, seeds) = first?;
+        Some((promise, seeds, shortest?))
+    }
+
+    /// The smallest tapes of these, or less once one of them is short enough.
+    fn shrink_all(
+        tapes: &[(&'static str, Tape)],
+        mutant: Option<Mutant>,
+        decisions_max: usize,
+        is_late: &(dyn Fn() -> bool + Sync),
+    ) -> Vec<Tape> {
+        let is_found = AtomicBool::new(false);
+        let shrink_one = |(promise, tape): &(&'static str, Tape)| {
+            let shrunk = shrink_until(tape, mutant, promise, SHRINK_BUDGET, &|| {
+                is_found.load(Ordering::Relaxed) || is_late()
+            })
+            .tape;
+            is_found.fetch_or(shrunk.lines.len() <= decisions_max, Ordering::Relaxed);
+            shrunk
+        };
+        std::thread::scope(|scope| {
+            let shrinking: Vec<_> =
+                tapes.iter().map(|failing| scope.spawn(|| shrink_one(failing))).collect();
+            shrinking.into_iter().map(|thread| thread.join().expect("shrinking does not panic")).collect()
+        })
+    }
+
+    fn progress(args: &Args, name: &str) -> ProgressBar {
+        if !std::io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let style = ProgressStyle::with_template("{msg}  {pos}/{len} seeds  {per_sec}");
+        ProgressBar::new(args.seeds_max).with_style(style.expect("a template that is right")).with_message(name.to_owned())
     }
 
     impl Row {

@@ -104,11 +104,15 @@ impl<'a> Vandal<'a> {
         let file = super::File::settled(backup.file_at(path).cached.clone());
         let ino = self.disk.new_ino();
         self.disk.files.insert(ino, Arc::new(file));
-        let (dir, name) = self.disk.parent_of(path).unwrap_or_else(|error| panic!("{error}"));
-        let mut entries = self.disk.dirs[&dir].cached.clone();
-        entries.insert(name.to_owned(), ino);
-        self.disk.dirs.insert(dir, Arc::new(super::names::Dir::settled(entries)));
-        self.disk.settle_dirty_dirs();
+        self.name(ino, path);
+    }
+
+    /// A person, or a tool that was interrupted, leaves a copy of a file under another name, durably.
+    pub fn copy_file(&mut self, path: &str, to: &str) {
+        let file = super::File::settled(self.disk.file_at(path).cached.clone());
+        let ino = self.disk.new_ino();
+        self.disk.files.insert(ino, Arc::new(file));
+        self.name(ino, to);
     }
 
     /// A person restores a whole backup over the newer data. Nothing may be open.
@@ -120,6 +124,14 @@ impl<'a> Vandal<'a> {
         restored.damaged = true;
         restored.lying = self.disk.lying;
         *self.disk = restored;
+    }
+
+    fn name(&mut self, ino: Ino, path: &str) {
+        let (dir, name) = self.disk.parent_of(path).unwrap_or_else(|error| panic!("{error}"));
+        let mut entries = self.disk.dirs[&dir].cached.clone();
+        entries.insert(name.to_owned(), ino);
+        self.disk.dirs.insert(dir, Arc::new(super::names::Dir::settled(entries)));
+        self.disk.settle_dirty_dirs();
     }
 
     fn ino(&self, path: &str) -> Ino {

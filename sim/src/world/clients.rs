@@ -21,6 +21,8 @@ pub(super) struct Client {
     in_flight: VecDeque<Flight>,
     /// Publishes without an answer, to be sent again.
     again: VecDeque<Message>,
+    /// ACKs without a good answer, to be sent again: topic, group, offset.
+    acks_again: VecDeque<(String, String, u64)>,
     /// The highest offset delivered on this connection, by topic and group.
     delivered: BTreeMap<(String, String), u64>,
     /// It sends no more on this connection.
@@ -32,6 +34,7 @@ pub(super) struct Client {
 enum Flight {
     Publish(Message),
     Fetch(String, String),
+    Ack(String, String, u64),
     Other,
 }
 
@@ -52,6 +55,7 @@ impl Client {
             actions: 0,
             in_flight: VecDeque::new(),
             again: VecDeque::new(),
+            acks_again: VecDeque::new(),
             delivered: BTreeMap::new(),
             ended: false,
             done: false,
@@ -61,10 +65,17 @@ impl Client {
     pub(super) fn is_done(&self) -> bool {
         self.done
     }
+
+    /// It does not know what became of an ACK (crash story: ACKED from the cache).
+    fn repeat_ack(&mut self, topic: String, group: String, offset: u64) {
+        if self.acks_again.len() < 4 {
+            self.acks_again.push_back((topic, group, offset));
+        }
+    }
 }
 
 /// What a client may do: the words, and how likely for a producer, a consumer, a reader, a rude client.
-const ACTIONS: [(&str, [u32; 4]); 27] = [
+const ACTIONS: [(&str, [u32; 4]); 28] = [
     ("rests", [2, 2, 2, 2]),
     ("publishes DURABLE", [30, 3, 3, 4]),
     ("publishes WRITTEN", [10, 1, 1, 2]),
@@ -92,6 +103,7 @@ const ACTIONS: [(&str, [u32; 4]); 27] = [
     ("leaves a request unfinished", [0, 0, 0, 5]),
     ("publishes too much", [1, 0, 0, 3]),
     ("publishes a frame", [2, 0, 0, 6]),
+    ("acknowledges what it was not sent", [0, 2, 1, 3]),
 ];
 
 const LEVELS: [&str; 3] = ["DURABLE", "WRITTEN", "ACCEPTED"];
@@ -125,7 +137,9 @@ impl World {
             self.next_turn(number, MILLIS);
             return Ok(());
         }
-        if let Some(message) = self.clients[number].again.pop_front() {
+        if let Some((topic, group, offset)) = self.clients[number].acks_again.pop_front() {
+            self.send_ack(number, connection, topic, group, offset);
+        } else if let Some(message) = self.clients[number].again.pop_front() {
             self.publish(number, connection, message);
         } else {
             self.act(number, connection, action)?;
@@ -175,6 +189,11 @@ impl World {
             "fetches and waits" => self.fetch(number, connection, &what, 30),
             "acknowledges all" => self.acknowledge(number, connection, &what, false),
             "acknowledges the first" => self.acknowledge(number, connection, &what, true),
+            "acknowledges what it was not sent" => {
+                let topic = self.topic(&what);
+                let (group, offset) = (self.group(&what), self.offset(&what, &topic));
+                self.send_ack(number, connection, topic, group, offset);
+            }
             "reads" => {
                 let topic = self.topic(&what);
                 let (offset, max) = (self.offset(&what, &topic), self.maximum(&what));
@@ -330,6 +349,11 @@ impl World {
         let kind = self.one_of(what, "kind", kinds.len(), &|picked| kinds[picked].to_owned());
         let at = self.checker.model.attempts.len();
         let mut payload = format!("m{at}.").into_bytes();
+        // In another sector than the header of the frame around it, so that a power loss can take the one and leave the other.
+        let before = [0, 600];
+        let before = before[self.one_of(what, "bytes before it", 2, &|picked| before[picked].to_string())];
+        let ahead = [2, 0, 10];
+        let ahead = ahead[self.one_of(what, "offsets ahead", 3, &|picked| ahead[picked].to_string())];
         match kind {
             1 => payload.extend_from_slice(&[0; 60]),
             _ => {
@@ -337,7 +361,8 @@ impl World {
                 let guess = plimsoll_core::record::Salt::new(&[0; 16], 0);
                 let salt = if kind == 0 { guess } else { plimsoll_core::record::Salt(0) };
                 // No higher than the bytes before it can hold, or nobody would believe it.
-                let offset = self.checker.model.log(&self.plan.topics[0]).firm_end + 2;
+                let offset = self.checker.model.log(&self.plan.topics[0]).firm_end + ahead;
+                payload.resize(payload.len() + before, b'-');
                 let body = [&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], b"inner"].concat();
                 plimsoll_core::record::seal(&mut payload, salt, offset, &body);
             }
@@ -376,8 +401,13 @@ impl World {
             self.one_of(what, "group", held.len(), &|picked| format!("{} of {}", held[picked].0.1, held[picked].0.0));
         let ((topic, group), last) = held[picked].clone();
         let offset = if first { last / 2 } else { last };
+        self.send_ack(number, connection, topic, group, offset);
+    }
+
+    fn send_ack(&mut self, number: usize, connection: ConnectionId, topic: String, group: String, offset: u64) {
         let line = format!("ACK @{topic} {group} {offset}\n");
-        self.ask(number, connection, &topic, Ask::Ack { group, offset }, line.into_bytes());
+        let flight = Flight::Ack(topic.clone(), group.clone(), offset);
+        self.request(number, connection, &topic, Ask::Ack { group, offset }, line.into_bytes(), flight);
     }
 
     fn seek(&mut self, number: usize, connection: ConnectionId, what: &str) {
@@ -487,6 +517,9 @@ impl World {
             {
                 client.again.push_back(message);
             }
+            (Some(Flight::Ack(topic, group, offset)), Seen::Error(code)) if code == "HALTED" => {
+                client.repeat_ack(topic, group, offset);
+            }
             _ => {}
         }
         self.next_turn(number, self.plan.pause_ns);
@@ -498,10 +531,10 @@ impl World {
         client.ended = false;
         client.delivered.clear();
         for flight in std::mem::take(&mut client.in_flight) {
-            if let Flight::Publish(message) = flight
-                && client.again.len() < 20
-            {
-                client.again.push_back(message);
+            match flight {
+                Flight::Publish(message) if client.again.len() < 20 => client.again.push_back(message),
+                Flight::Ack(topic, group, offset) => client.repeat_ack(topic, group, offset),
+                _ => {}
             }
         }
         self.next_turn(number, MILLIS);

@@ -9,6 +9,7 @@ use crate::disk::{SimDisk, Vandal};
 use crate::model::broken;
 use crate::tape::Concern;
 use crate::trace::Lane;
+use crate::view::{Depth, LogView};
 use std::collections::BTreeMap;
 
 /// What is remembered of the disk.
@@ -83,6 +84,7 @@ impl World {
         if files.is_empty() {
             return;
         }
+        let is_stopped = self.broker.is_none();
         let one_file = |world: &mut World, which: &str| {
             let words = |picked: usize| files[picked].0.clone();
             world.d.choose(Concern::Operator, files.len(), format_args!("damage, {which}"), &words)
@@ -94,10 +96,14 @@ impl World {
             places[self.d.choose(Concern::Operator, places.len(), format_args!("damage, position"), &|picked| {
                 format!("{} of {length}", places[picked])
             })];
+        let backup = self.evidence.backup.take();
         // A group that is removed, or put back to an older state, by hand leaves no trace (docs/promises.md).
         let is_group = path.ends_with(".offset");
-        let backed_up =
-            !is_group && self.evidence.backup.as_ref().is_some_and(|backup| backup.read_file(&path).is_some());
+        let backed_up = !is_group && backup.as_ref().is_some_and(|backup| backup.read_file(&path).is_some());
+        let topic = path.strip_prefix("topics/").and_then(|path| path.split('/').next()).map(str::to_owned);
+        let older = backup.as_ref().zip(topic.as_deref()).filter(|_| is_stopped);
+        let proved = older.and_then(|(backup, topic)| Rollback::of_all_but_the_log(&self.disk, backup, topic));
+        let below_groups = older.and_then(|(backup, topic)| Rollback::of_the_log(&self.disk, backup, topic));
         let deeds = [
             "a bit flips",
             "a sector can't be read",
@@ -105,11 +111,15 @@ impl World {
             "is cut",
             "is deleted",
             "an old copy is put back",
+            "a bit flips in its log, and an old copy of all but the log is put back",
+            "an old copy of its log is put back under newer groups",
         ];
         let legal: Vec<usize> = (0..deeds.len())
             .filter(|deed| match deed {
                 4 => !is_group,
                 5 => backed_up,
+                6 => proved.is_some(),
+                7 => below_groups.is_some(),
                 _ => true,
             })
             .collect();
@@ -118,18 +128,91 @@ impl World {
         })];
         let (to, to_length) = files[one_file(self, "other file")].clone();
         let bit = self.d.choose(Concern::Operator, 8, format_args!("damage, bit"), &|picked| picked.to_string());
-        let backup = self.evidence.backup.take();
+        let leaves = |picked: usize| ["nothing", "a copy that was not finished"][picked].to_owned();
+        let leaves_copy =
+            is_stopped && self.d.choose(Concern::Operator, 2, format_args!("damage, what else is left"), &leaves) == 1;
         let mut vandal = Vandal::new(&mut self.disk);
-        match deed {
-            0 => vandal.flip(&path, place, 1 << bit),
-            1 => vandal.unreadable(&path, place / unit),
-            2 => vandal.misdirect(&path, place / unit, &to, (to_length - 1) / unit),
-            3 => vandal.truncate(&path, place),
-            4 => vandal.delete(&path),
-            _ => vandal.restore_file(backup.as_ref().expect("just seen"), &path),
+        if leaves_copy {
+            vandal.copy_file(&path, &plimsoll_core::layout::tmp(&path));
+        }
+        match (deed, &backup) {
+            (0, _) => vandal.flip(&path, place, 1 << bit),
+            (1, _) => vandal.unreadable(&path, place / unit),
+            (2, _) => vandal.misdirect(&path, place / unit, &to, (to_length - 1) / unit),
+            (3, _) => vandal.truncate(&path, place),
+            (4, _) => vandal.delete(&path),
+            (5, Some(backup)) => vandal.restore_file(backup, &path),
+            (6, Some(backup)) => proved.expect("legal only then").done_by(&mut vandal, backup, 1 << bit),
+            (_, Some(backup)) => below_groups.expect("legal only then").done_by(&mut vandal, backup, 1 << bit),
+            (_, None) => unreachable!("what needs a backup is legal only where there is one"),
         }
         self.evidence.deed = format!("{}: {} at {place}", path, deeds[deed]);
         self.trace.note(self.now_ns, Lane::World, format_args!("DAMAGE to {}", self.evidence.deed));
         self.checker.damaged = true;
+    }
+}
+
+/// Parts of a topic that are put back to an older state, in a way that the newer parts prove.
+struct Rollback {
+    restored: Vec<String>,
+    deleted: Vec<String>,
+    /// A place that a later frame of the same segment proves.
+    flipped: Option<(String, u64)>,
+}
+
+impl Rollback {
+    /// Everything that says how far the log went is older, and the frame that rots is proved by the frames behind it alone.
+    fn of_all_but_the_log(disk: &SimDisk, backup: &SimDisk, topic: &str) -> Option<Rollback> {
+        let flipped = LogView::new(Depth::Cache, topic).proved_frame(disk)?;
+        let log = format!("topics/{topic}/log/");
+        Rollback::of(disk, backup, topic, |path| !path.starts_with(&log), Some(flipped))
+    }
+
+    /// The log and its line are older than what a group has acknowledged.
+    fn of_the_log(disk: &SimDisk, backup: &SimDisk, topic: &str) -> Option<Rollback> {
+        let groups = plimsoll_core::layout::groups(&format!("topics/{topic}"));
+        let end = LogView::new(Depth::Cache, topic).end(backup, u64::MAX);
+        let acknowledged = disk.cached_names(&groups)?.into_iter().filter_map(|name| {
+            let bytes = disk.cached_file(&format!("{groups}/{name}"), 0, 100)?;
+            std::str::from_utf8(bytes.split(|byte| *byte == b' ').next()?).ok()?.parse::<u64>().ok()
+        });
+        if acknowledged.max()? <= end {
+            return None;
+        }
+        Rollback::of(disk, backup, topic, |path| !path.starts_with(&groups), None)
+    }
+
+    fn of(
+        disk: &SimDisk,
+        backup: &SimDisk,
+        topic: &str,
+        is_part: impl Fn(&str) -> bool,
+        flipped: Option<(String, u64)>,
+    ) -> Option<Rollback> {
+        // The log must be the same one.
+        let toml = plimsoll_core::layout::topic_toml(&format!("topics/{topic}"));
+        if backup.read_file(&toml)? != disk.read_file(&toml)? {
+            return None;
+        }
+        let dir = format!("topics/{topic}/");
+        let parts = |disk: &SimDisk| -> Vec<String> {
+            let files = disk.tree().into_iter().filter(|(path, bytes)| bytes.is_some() && path.starts_with(&dir));
+            files.map(|(path, _)| path).filter(|path| is_part(path) && !path.ends_with(".tmp")).collect()
+        };
+        let restored = parts(backup);
+        let deleted = parts(disk).into_iter().filter(|path| !restored.contains(path)).collect();
+        Some(Rollback { restored, deleted, flipped })
+    }
+
+    fn done_by(&self, vandal: &mut Vandal<'_>, backup: &SimDisk, mask: u8) {
+        for path in &self.restored {
+            vandal.restore_file(backup, path);
+        }
+        for path in &self.deleted {
+            vandal.delete(path);
+        }
+        if let Some((path, position)) = &self.flipped {
+            vandal.flip(path, *position, mask);
+        }
     }
 }

@@ -15,6 +15,7 @@ mod clients;
 mod damage;
 mod network;
 mod process;
+mod uninterrupted;
 
 use crate::checker::Checker;
 use crate::disk::{Fault, Options, SimDisk};
@@ -159,6 +160,8 @@ enum Todo {
     Take(ConnectionId),
     /// A slow client reads again.
     TakeAgain(ConnectionId),
+    /// A mutant counts bytes as sent that nobody has taken.
+    CountAsSent(ConnectionId, u64),
     /// The broker's end of a connection is closed.
     Gone(ConnectionId),
     /// A connection is reset.
@@ -202,6 +205,7 @@ pub struct World {
     mutation: Mutation,
     part: Part,
     part_steps: u64,
+    steps_max: u64,
     part_began_ns: u64,
     now_ns: u64,
     wall_offset_ms: i64,
@@ -226,6 +230,8 @@ pub struct World {
     halting: bool,
     /// The process before this one ended before it was ready.
     interrupted: bool,
+    /// The recoveries that go on where interrupted ones stopped.
+    chain: Option<uninterrupted::Chain>,
     /// The topics whose segment is being changed for a new one: their directories.
     rolling: BTreeSet<String>,
     /// Some process was ready.
@@ -251,7 +257,13 @@ type Step = Result<(), Verdict>;
 
 /// Runs a world to its end.
 pub fn run(d: Decider, mutation: Mutation, keep_words: bool) -> Finished {
+    run_until(d, mutation, keep_words, u64::MAX)
+}
+
+/// Runs a world to its end, or for so many steps: nothing was found in them, then.
+pub(crate) fn run_until(d: Decider, mutation: Mutation, keep_words: bool, steps_max: u64) -> Finished {
     let mut world = World::new(d, mutation, keep_words);
+    world.steps_max = steps_max;
     let verdict = match world.live() {
         Ok(()) => Verdict::Clean,
         Err(verdict) => verdict,
@@ -276,6 +288,7 @@ impl World {
             mutation,
             part: Part::Storm,
             part_steps: 0,
+            steps_max: u64::MAX,
             part_began_ns: 0,
             now_ns: SECONDS,
             wall_offset_ms: 1_700_000_000_000,
@@ -297,6 +310,7 @@ impl World {
             fired: Fired::default(),
             halting: false,
             interrupted: false,
+            chain: None,
             rolling: BTreeSet::new(),
             was_ready: false,
             phase: PHASES[0],
@@ -309,6 +323,9 @@ impl World {
             self.at(self.now_ns + client as u64 * MICROS, Todo::Turn(client));
         }
         while self.part != Part::Over {
+            if self.trace.steps > self.steps_max {
+                return Ok(());
+            }
             self.step()?;
         }
         if self.checker.damaged {
@@ -397,6 +414,12 @@ impl World {
             Todo::Take(connection) => self.take(connection),
             Todo::TakeAgain(connection) => {
                 self.take_again(connection);
+                Ok(())
+            }
+            Todo::CountAsSent(connection, bytes) => {
+                if self.conns.contains_key(&connection) {
+                    self.tell(plimsoll_core::event::Event::Sent { connection, bytes })?;
+                }
                 Ok(())
             }
             Todo::Gone(connection) => self.gone(connection),
@@ -537,6 +560,9 @@ impl World {
         let effect =
             self.disk.pending().find(|(other, _)| *other == id).map(|(_, effect)| effect.clone()).expect("pending");
         let fault = self.fault(&effect, &label);
+        if fault.is_some() {
+            self.chain_has_failure();
+        }
         self.phase = self.phase_of(&effect);
         let result = self.disk.execute(id, fault);
         if matches!(effect, Effect::Force { .. } | Effect::ForceDir { .. }) {
@@ -549,6 +575,9 @@ impl World {
         match &result {
             Ok(_) => self.trace.note(self.now_ns, lane, format_args!("{label}: done")),
             Err(error) => self.trace.note(self.now_ns, lane, format_args!("{label}: {error}")),
+        }
+        if result.as_ref().is_err_and(|error| !matches!(error.kind, IoErrorKind::NotFound | IoErrorKind::Exists)) {
+            self.chain_has_failure();
         }
         if matches!(effect, Effect::Force { .. }) && result.is_err() {
             self.checker.force_failed();

@@ -188,6 +188,9 @@ impl World {
         }
         self.checker.replied(connection, &bytes, &self.disk)?;
         self.trace.mark(self.checker.model.log("default").firm_end);
+        if self.mutation.counts_as_sent() {
+            self.in_this_life(self.now_ns, Todo::CountAsSent(connection, bytes.len() as u64));
+        }
         self.plan_take(connection, 0);
         Ok(())
     }
@@ -254,7 +257,7 @@ impl World {
                 Owner::Nobody => {}
             }
         }
-        self.tell(Event::Sent { connection, bytes: part })
+        if self.mutation.counts_as_sent() { Ok(()) } else { self.tell(Event::Sent { connection, bytes: part }) }
     }
 
     fn resets(&mut self, connection: ConnectionId, when: std::fmt::Arguments<'_>) -> Result<bool, super::Verdict> {

@@ -1,6 +1,7 @@
 //! The process: what the broker is told and what it says, how it dies and starts again.
 
 use super::{MICROS, MILLIS, Part, SECONDS, Step, Todo, Verdict, World};
+use crate::checker::Checker;
 use crate::disk::SimDisk;
 use crate::model::End;
 use crate::mutant::Fate;
@@ -111,6 +112,10 @@ impl World {
             }
             Effect::Report(report) => {
                 self.trace.note(self.now_ns, Lane::Broker, format_args!("{report}"));
+                let is_refusal = Checker::is_refusal(&report);
+                if is_refusal || report.name == "READY" {
+                    self.chain_ends(is_refusal)?;
+                }
                 Ok(self.checker.reported(&report)?)
             }
             Effect::Halt(halt) => {
@@ -241,6 +246,7 @@ impl World {
             self.stats.recoveries_interrupted += 1;
         }
         self.interrupted = !self.checker.is_ready();
+        self.chain_is_interrupted(end == End::PowerLost);
         self.rolling.clear();
         self.was_ready |= self.checker.is_ready();
         self.broker = None;
@@ -278,6 +284,7 @@ impl World {
                 self.losses += 1;
                 self.stats.power_losses += 1;
                 self.checker.process_ended(End::PowerLost);
+                self.chain_is_interrupted(true);
                 let before = if self.trace.lines.is_some() { self.disk.tree() } else { BTreeMap::new() };
                 self.disk.crash(&mut Loss { decider: &mut self.d, when: &self.died });
                 self.tell_survivors(&before);
@@ -289,6 +296,7 @@ impl World {
         let mut entropy = [7; 16];
         entropy[..4].copy_from_slice(&self.life.to_be_bytes());
         let config = Config { entropy, ..self.plan.config.clone() };
+        self.chain_begins_or_goes_on(&config);
         let broker = Broker::new(config)
             .map_err(|sentence| Verdict::Panicked(format!("the plan is no configuration: {sentence}")))?;
         self.broker = Some(broker);

@@ -455,6 +455,22 @@ fn the_topic_without_a_name(config: Config) -> Told {
     unreachable!("a start comes to an end")
 }
 
+/// Seed 33117: the slot that says so is torn, and the other one is from before. The topic was acknowledged, and goes nowhere.
+#[test]
+fn a_finished_topic_stays_when_its_running_slot_is_torn() {
+    let mut scene = Scene::started(plain(), &POSIX);
+    assert_eq!(scene.ask("CREATE @t"), "CREATED t");
+    scene.kill();
+    scene.begin_start();
+    let is_slot = |effect: &Effect, path: &str| is_write(effect) && path == "topics/t/watermark";
+    scene.run_to(is_slot);
+    scene.step();
+    let decisions = scene.lose_power(&[("sector 0 of topics/t/watermark", "garbage")]);
+    assert_eq!(decisions.len(), 1, "{decisions:?}");
+    scene.start().expect("no damage");
+    assert!(scene.ask("STATUS @t").starts_with("STATUS topic=t "));
+}
+
 /// The making of `default` is cut short when it has its name. The next start takes the name away, and the force of that fails. The
 /// start after that empties what it sees as a leftover, and power goes somewhere in between, in every way that is left open.
 fn the_name_that_came_back(config: Config) -> Told {

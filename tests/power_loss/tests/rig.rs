@@ -100,7 +100,7 @@ fn btrfs_is_not_ext4() {
 #[test]
 fn a_rig_that_is_killed_leaves_nothing_behind() {
     // While it records, and among its images.
-    [0, 500, 1500].map(|ms| kill_a_rig(Duration::from_millis(ms)));
+    [0, 500, 1500].into_iter().for_each(|ms| kill_a_rig(Duration::from_millis(ms)));
 }
 
 fn kill_a_rig(later: Duration) {
