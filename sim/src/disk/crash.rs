@@ -3,7 +3,7 @@
 
 use super::choices::{Choices, Decision, Enumerator, Recorder, Replay, pick};
 use super::file::{Fate, File, LengthOption, Sector, SectorOption};
-use super::names::{Change, Dir, Ino, Status};
+use super::names::{Change, Dir, Ino, NameOp, Status};
 use super::profile::Names;
 use super::{REMOVED_MAX, ROOT, SimDisk};
 use std::collections::btree_map::Entry;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// How many different answers there are where the field leaves infinitely many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Alphabet {
+pub(super) enum Alphabet {
     /// For the exhaustive mode: every combination of old, unforced versions, new, zero, shorn, one garbage pattern and
     /// one stale content, at the lengths of [`File::length_options`]. The past is forgotten, so that equal hashes mean
     /// equal futures.
@@ -246,7 +246,7 @@ impl SimDisk {
         }
     }
 
-    fn surviving_names(&self, alphabet: Alphabet, choices: &mut dyn Choices) -> SurvivingNames {
+    pub(super) fn surviving_names(&self, alphabet: Alphabet, choices: &mut dyn Choices) -> SurvivingNames {
         let mut names = SurvivingNames::default();
         let kept_or_lost = |picked: usize| ["kept", "lost"][picked].to_owned();
         if !self.root_is_durable && pick(choices, 2, format_args!("the data directory itself"), &kept_or_lost) == 1 {
@@ -351,7 +351,7 @@ enum Keep {
 }
 
 #[derive(Default)]
-struct SurvivingNames {
+pub(super) struct SurvivingNames {
     dirs: BTreeMap<Ino, Arc<Dir>>,
     /// Each file that has a name, with the change before which its length can't be older.
     files: Vec<(Ino, u64)>,
@@ -367,6 +367,25 @@ impl SurvivingNames {
 
     fn path(&self, ino: Ino) -> LazyPath<'_> {
         LazyPath { dirs: &self.dirs, ino }
+    }
+
+    pub(super) fn dirs(&self) -> &BTreeMap<Ino, Arc<Dir>> {
+        &self.dirs
+    }
+
+    /// Each file that has a name, with the change before which its length can't be older.
+    pub(super) fn files(&self) -> &[(Ino, u64)] {
+        &self.files
+    }
+
+    pub(super) fn walk(&self, dir: Ino, path: &str, visit: &mut dyn FnMut(&str, Ino)) {
+        for (name, ino) in &self.dirs[&dir].cached {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
+            visit(&path, *ino);
+            if self.dirs.contains_key(ino) {
+                self.walk(*ino, &path, visit);
+            }
+        }
     }
 }
 
@@ -396,7 +415,9 @@ impl NamesWalk<'_, '_> {
         let keeps_length = self.disk.options.profile.replace_keeps_length;
         let entries = dir.survive(|op| {
             let kept = match self.keep {
-                Keep::Until(last) if op.status == Status::Pending => op.seq <= last,
+                Keep::Until(last) if op.status == Status::Pending && !(op.seq > last && self.is_logged(op)) => {
+                    op.seq <= last
+                }
                 _ => {
                     let here = LazyPath { dirs: &self.names.dirs, ino };
                     let asked = format_args!("{}", LazyChange { dir: here, change: &op.change });
@@ -409,6 +430,13 @@ impl NamesWalk<'_, '_> {
             kept
         });
         Dir::settled(entries)
+    }
+
+    /// Whether a change of names may survive although earlier ones are lost.
+    fn is_logged(&self, op: &NameOp) -> bool {
+        let names = self.disk.options.profile.names;
+        let of_old = !matches!(op.change, Change::Link { .. }) && self.disk.newly_created(op.change.ino()).is_none();
+        names == Names::QueueByInode && of_old
     }
 }
 

@@ -1,7 +1,7 @@
 //! What may be executed next, and what each effect does to the cache, to the journal of names, and to what is durable.
 
 use super::file::File;
-use super::names::{Change, Dir, Ino, Status};
+use super::names::{Change, Dir, Ino, NameOp, Status};
 use super::profile::{FailedForce, Names};
 use super::{Fault, Handle, REMOVED_MAX, ROOT, SimDisk, base_name, error, not_open, parent};
 use plimsoll_core::effect::{DirEntry, Effect, FileId, IoError, IoErrorKind, Outcome};
@@ -216,13 +216,20 @@ impl SimDisk {
 
     fn commit_file(&mut self, seq: u64, ino: Ino) {
         let forced = self.file_mut(ino).force(seq);
+        let created = self.newly_created(ino);
         match self.options.profile.names {
             Names::Independent => {}
-            Names::Queue if forced.metadata || self.is_newly_created(ino) => self.commit_names(|_, _| true),
-            Names::QueueByInode if forced.data || forced.metadata || self.is_newly_created(ino) => {
+            Names::Queue => {
+                // That change may be durable since it happened, by the kernel's own doing. Then the force finds nothing to do,
+                // and what happened to names since then stays in memory.
+                if let Some(last) = forced.metadata.max(created) {
+                    self.commit_names(|_, op| op.seq <= last);
+                }
+            }
+            Names::QueueByInode if forced.data || forced.metadata.is_some() || created.is_some() => {
                 self.commit_names_of(ino, |_| false);
             }
-            Names::Queue | Names::QueueByInode => {}
+            Names::QueueByInode => {}
         }
     }
 
@@ -236,14 +243,16 @@ impl SimDisk {
                 wanted.insert(*dir);
             }
         }
-        self.commit_names(|of, change| entries_of(of) || (change.names() && wanted.contains(&change.ino())));
+        self.commit_names(|of, op| entries_of(of) || (op.change.names() && wanted.contains(&op.change.ino())));
     }
 
-    fn is_newly_created(&self, ino: Ino) -> bool {
+    /// When the file was created, if that is not durable.
+    pub(super) fn newly_created(&self, ino: Ino) -> Option<u64> {
         let mut ops = self.dirty_dirs.iter().flat_map(|dir| self.dirs[dir].journal());
-        ops.any(|op| {
+        let created = ops.find(|op| {
             op.status == Status::Pending && matches!(op.change, Change::Link { ino: linked, .. } if linked == ino)
-        })
+        });
+        created.map(|op| op.seq)
     }
 
     fn force_dir(&mut self, dir: &str, fault: Option<Fault>) -> Result<Outcome, IoError> {
@@ -261,7 +270,12 @@ impl SimDisk {
                 }
                 match profile.names {
                     Names::QueueByInode => self.commit_names_of(ino, covers),
-                    Names::Independent | Names::Queue => self.commit_names(|of, _| covers(of)),
+                    Names::Independent => self.commit_names(|of, _| covers(of)),
+                    Names::Queue => {
+                        let pending = self.dirs[&ino].journal().iter().filter(|op| op.status == Status::Pending);
+                        let last = pending.map(|op| op.seq).max().max(self.newly_created(ino));
+                        self.commit_names(|of, op| covers(of) && last.is_some_and(|last| op.seq <= last));
+                    }
                 }
             }
             Some(Fault::Error(kind) | Fault::Partial { kind, .. }) => {
@@ -277,12 +291,12 @@ impl SimDisk {
     }
 
     /// Makes the pending operations durable that `which` names by directory and change.
-    fn commit_names(&mut self, which: impl Fn(Ino, &Change) -> bool) {
+    fn commit_names(&mut self, which: impl Fn(Ino, &NameOp) -> bool) {
         let profile = self.options.profile;
         for of in self.dirty_dirs.clone() {
             let dir = Arc::make_mut(self.dirs.get_mut(&of).expect("a dirty directory"));
             if profile.replace_keeps_length {
-                for op in dir.journal().iter().filter(|op| op.status == Status::Pending && which(of, &op.change)) {
+                for op in dir.journal().iter().filter(|op| op.status == Status::Pending && which(of, op)) {
                     if let Change::Rename { ino, replaces: true, .. } = op.change
                         && let Some(file) = self.files.get_mut(&ino)
                     {
@@ -290,7 +304,7 @@ impl SimDisk {
                     }
                 }
             }
-            dir.mark(Status::Committed, |change| which(of, change));
+            dir.mark(Status::Committed, |op| which(of, op));
         }
         // The root's own name is in the same journal.
         self.root_is_durable |= profile.names != Names::Independent;

@@ -99,6 +99,7 @@ mod damage;
 mod execute;
 mod file;
 mod hash;
+mod membership;
 mod names;
 mod profile;
 #[cfg(test)]
@@ -107,6 +108,7 @@ mod tests;
 pub use choices::{Choices, Decision, Enumerator, Recorder, Replay, Seeded};
 pub use crash::{CrashState, CrashStates, TooMany};
 pub use damage::Vandal;
+pub use membership::Tree;
 pub use profile::{BTRFS, EXT4, EXT4_WRITEBACK, FailedForce, Names, POSIX, POSIX_TORN, Profile, XFS};
 
 use bytes::Bytes;
@@ -382,8 +384,8 @@ impl SimDisk {
     }
 
     /// Every path with its bytes (`None`: a directory), as the process would see them.
-    pub fn tree(&self) -> BTreeMap<String, Option<Vec<u8>>> {
-        let mut tree = BTreeMap::new();
+    pub fn tree(&self) -> Tree {
+        let mut tree = Tree::new();
         self.walk(ROOT, "", &mut |path, ino| {
             let file = self.files.get(&ino);
             tree.insert(path.to_owned(), file.map(|file| file.read(self.unit(), 0, file.cached.length)));

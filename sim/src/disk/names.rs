@@ -103,9 +103,9 @@ impl Dir {
     }
 
     /// Gives every pending operation that `which` names another status.
-    pub(super) fn mark(&mut self, status: Status, which: impl Fn(&Change) -> bool) {
+    pub(super) fn mark(&mut self, status: Status, which: impl Fn(&NameOp) -> bool) {
         for op in &mut self.journal {
-            if op.status == Status::Pending && which(&op.change) {
+            if op.status == Status::Pending && which(op) {
                 op.status = status;
             }
         }

@@ -10,12 +10,16 @@
 pub enum Names {
     /// Each by itself, kept or lost, until its directory is forced. Forcing a file says nothing about its name.
     Independent,
-    /// One ordered queue over all directories: what is kept is a beginning of it. A force that commits metadata (a
-    /// directory's, or a file's that was created, grew, was cut or got new blocks) commits the whole queue; an
-    /// fdatasync of a pure overwrite commits none of it.
+    /// One ordered queue over all directories: what is kept is a beginning of it. A force commits what is in the queue up to the
+    /// last change of what is forced: of a directory its last entry; of a file its creation, a new length, a cut, new
+    /// blocks, and nothing where it is purely overwritten. What came later it need not commit: the kernel may have
+    /// committed that change by itself, and the force then finds nothing to do (measured on ext4; xfs asks the same
+    /// question, `xfs_fsync_lsn`).
     Queue,
     /// A queue too, but a forced file takes its own names (and the directories above it) out of it, and a forced
-    /// directory its own entries: so a file's rename survives while another file's earlier unlink is lost.
+    /// directory its own entries: so a file's rename survives while another file's earlier unlink is lost. And a rename or a
+    /// removal of a file whose name is durable is in the log at once, so that any later force may bring it along while the
+    /// creation of another file, which came before, is lost (measured; `btrfs_log_new_name`).
     QueueByInode,
 }
 
@@ -46,7 +50,8 @@ pub struct Profile {
     pub power_safe_overwrite: bool,
     /// A sector that was never forced before may hold garbage or stale content, not only zeros or new bytes.
     pub fresh_garbage: bool,
-    /// An unforced cut has happened or not; otherwise it may leave any size between, and bytes of either side.
+    /// An unforced cut has happened or not, but for zeros that it may leave in the block in which the file was to end;
+    /// otherwise it may leave any size between, and bytes of either side.
     pub cut_is_atomic: bool,
     /// Unforced operations on names.
     pub names: Names,
