@@ -164,13 +164,14 @@ mod tests {
             ("max-unanswered", |config, n| config.unanswered_max = n as u32, 1, 1_048_576),
             ("max-unsent-bytes", |config, n| config.unsent_bytes_max = n, 1, 1_099_511_627_776),
             ("max-fetch-bytes", |config, n| config.fetch_bytes_max = n, 1, 1_073_741_824),
-            ("max-fetch-wait-ms", |config, n| config.fetch_wait_ms_max = n, 0, 86_400_000),
+            ("max-fetch-wait", |config, n| config.fetch_wait_ms_max = n, 0, 86_400_000),
         ];
         assert_eq!(refused(|_| {}), None);
         for (name, set, min, max) in ranges {
             assert_eq!(refused(|config| set(config, min)), None, "{name}");
             assert_eq!(refused(|config| set(config, max)), None, "{name}");
-            let sentence = |n: u64| Some(format!("{name} must be {min} to {max}, not {n}"));
+            let unit = if name == "max-fetch-wait" { " ms" } else { "" };
+            let sentence = |n: u64| Some(format!("{name} must be {min} to {max}{unit}, not {n}"));
             assert_eq!(refused(|config| set(config, max + 1)), sentence(max + 1));
             if min > 0 {
                 assert_eq!(refused(|config| set(config, min - 1)), sentence(min - 1));

@@ -931,6 +931,28 @@ fn p5_an_ack_of_the_holder_before_moves_the_next_one_on() {
     assert_eq!(h.ask(b, b"ACK g 3\n"), "ACKED 4\n");
 }
 
+/// Seed 81153: who came to hold the group while another's SEEK was being stored read on from before it, and an ACK would have
+/// undone the SEEK.
+#[test]
+fn p6_nobody_comes_to_hold_a_group_while_a_seek_is_being_stored() {
+    for seek in [&b"SEEK g start\n"[..], b"SEEK g time=0\n"] {
+        let mut h = started(plain());
+        let (a, b) = (h.connect(), h.connect());
+        h.ask(a, b"PUB DURABLE x0\nPUB DURABLE x1\n");
+        assert!(h.ask(a, b"FETCH g 2 0\nACK g 1\n").ends_with("ACKED 2\n"));
+        h.disconnect(a);
+        let a = h.connect();
+        h.hold(|effect, path| matches!(effect, Effect::ForceDir { .. }) && path.ends_with("groups"));
+        assert_eq!(h.ask(b, seek), "");
+        let busy = h.ask(a, b"FETCH g 2 0\n");
+        assert!(busy.starts_with("ERR GROUP_BUSY ") && busy.contains("SEEK"), "{busy}");
+        h.release();
+        h.run();
+        assert_eq!(h.replies(b), "SOUGHT 0\n");
+        assert_eq!(h.ask(a, b"FETCH g 2 0\n"), "MSG 0 x0\nMSG 1 x1\nEND 2\n");
+    }
+}
+
 #[test]
 fn seek_in_all_its_forms() {
     let mut h = started(Config { segment_bytes: 512, recent_bytes: 0, ..plain() });

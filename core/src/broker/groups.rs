@@ -70,6 +70,10 @@ impl Broker {
             Some(holder) => self.take_from_idle(holder.connection, topic_id, name)?,
             None => {}
         }
+        if group.is_sought_by_other(id) {
+            let sentence = format!("a SEEK of another connection in group {name} is being carried out; try again");
+            return Err(RequestError::new(Code::GroupBusy, sentence));
+        }
         group.holder = Some(Holder { connection: id, next: group.committed, hint: None });
         client.held.push((topic_id, name.into()));
         Ok(())
@@ -166,11 +170,7 @@ impl Broker {
         let topic = self.topics[topic_id.0].clone();
         let (start, limit) = (topic.borrow().start, topic.borrow().durable);
         self.make_group(&mut topic.borrow_mut(), name)?;
-        let holder = topic.borrow().groups[name].holder;
-        if let Some(holder) = holder.filter(|holder| holder.connection != id) {
-            self.take_from_idle(holder.connection, topic_id, name)?;
-            topic.borrow_mut().groups.get_mut(name).expect("just made").holder = None;
-        }
+        self.take_from_other(id, topic_id, name)?;
         let target = match to {
             // Crash story: the group above the line.
             SeekTo::Offset(offset) if (offset < start || offset > limit) && !planted!(self.io, SeekUnbounded) => {
@@ -207,6 +207,16 @@ impl Broker {
         Ok(None)
     }
 
+    /// Nobody but this connection holds the group any more, or the answer says why.
+    fn take_from_other(&mut self, id: ConnectionId, topic: TopicId, name: &str) -> Result<(), RequestError> {
+        let holder = self.topics[topic.0].borrow().groups.get(name).and_then(|group| group.holder);
+        let Some(other) = holder.filter(|holder| holder.connection != id) else { return Ok(()) };
+        self.take_from_idle(other.connection, topic, name)?;
+        let mut topic = self.topics[topic.0].borrow_mut();
+        topic.groups.get_mut(name).expect("it is held").holder = None;
+        Ok(())
+    }
+
     pub(super) fn forget_empty_group(&mut self, topic: TopicId, name: &str) {
         let mut topic = self.topics[topic.0].borrow_mut();
         if topic.groups.get(name).is_some_and(Group::is_empty) {
@@ -222,7 +232,8 @@ impl Broker {
         waiter: GroupWaiter,
         result: Result<u64, RequestError>,
     ) {
-        match result {
+        // Somebody may have come to hold the group while the time was looked for.
+        match result.and_then(|offset| self.take_from_other(waiter.connection, topic, name).map(|()| offset)) {
             Ok(offset) => {
                 self.topics[topic.0].borrow_mut().groups.entry(name.into()).or_default().wish_seek(offset, waiter);
                 self.store_group(topic, name);
@@ -263,11 +274,10 @@ impl Broker {
             let mut topic = topic.borrow_mut();
             let group = topic.groups.get_mut(name).expect("a group is kept while it is being stored");
             let done = if full.is_none() { group.committed() } else { group.refused() };
+            // Whoever holds the group has asked for it: a SEEK takes it from others, and keeps them away until it is stored.
             if full.is_none()
                 && done.seek
                 && let Some(holder) = &mut group.holder
-                // Who came to hold the group while another's SEEK was being stored reads on where it is.
-                && done.waiters.iter().any(|waiter| waiter.connection == holder.connection)
             {
                 holder.next = done.offset;
                 holder.hint = None;

@@ -69,6 +69,13 @@ impl Group {
         self.holder.as_mut().filter(|holder| holder.connection == connection)
     }
 
+    /// Whether another connection's SEEK is being stored. Who came to hold the group meanwhile would read on from before it, and
+    /// its next ACK would undo it.
+    pub(crate) fn is_sought_by_other(&self, connection: ConnectionId) -> bool {
+        let seeks = self.running.iter().chain(&self.wished).filter(|replacement| replacement.seek);
+        seeks.flat_map(|replacement| &replacement.waiters).any(|waiter| waiter.connection != connection)
+    }
+
     /// Takes an acknowledgement in. ACKs are coalesced; one behind a SEEK stays behind it.
     pub(crate) fn wish_ack(&mut self, offset: u64, waiter: Waiter) {
         match self.wished.back_mut().filter(|last| !last.seek) {
