@@ -254,7 +254,11 @@ fn serve_takes_its_settings_from_a_file_the_environment_and_flags() {
     assert_eq!(ask(&["create", "third"]).0, 1);
     child.kill().unwrap();
     child.wait().unwrap();
-    let wrong = told(Command::new(PLIMSOLL).args(["config", "check"]).env("PLIMSOLL_BALLAST", "x").output().unwrap());
-    assert!(wrong.0 == 2 && wrong.2.starts_with("plimsoll config check: PLIMSOLL_BALLAST: ballast: "), "{wrong:?}");
+    let wrong =
+        told(Command::new(PLIMSOLL).args(["config", "check"]).env("PLIMSOLL_BALLAST_BYTES", "x").output().unwrap());
+    assert!(
+        wrong.0 == 2 && wrong.2.starts_with("plimsoll config check: PLIMSOLL_BALLAST_BYTES: ballast-bytes: "),
+        "{wrong:?}"
+    );
     assert_eq!(wrong.2.lines().count(), 1);
 }

@@ -85,7 +85,7 @@ pub(crate) fn device_fills_up(run: &Run) -> String {
     // A journal that can't be written would turn it read-only, and nothing could be started on it.
     let image = Image::ext4_with(backing.path(), 64 << 20, &["-O", "^has_journal"]);
     let data = image.path().join("data");
-    let broker = run.broker(&data, &["--ballast", "0"]);
+    let broker = run.broker(&data, &["--ballast-bytes", "0"]);
     let mut talk = run.connect(&broker);
     for (offset, event) in events[..20].iter().enumerate() {
         talk.publish("DURABLE", event, offset as u64);
@@ -111,7 +111,7 @@ pub(crate) fn device_fills_up(run: &Run) -> String {
     assert_eq!(on_device.expect("grep is installed").code(), Some(1));
     fs::remove_file(backing.path().join("something-else")).expect("it is there");
 
-    let broker = run.broker(&data, &["--ballast", "0"]);
+    let broker = run.broker(&data, &["--ballast-bytes", "0"]);
     let served = broker.read_all(None);
     assert!(served.len() == sent.len() && served.iter().zip(&sent).all(|(found, sent)| found == sent.as_bytes()));
     run.note(format!("{last} acknowledged, {} served after the restart", served.len()));

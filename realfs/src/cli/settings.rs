@@ -121,7 +121,7 @@ static SETTINGS: [Setting; 27] = [
         config.idle_anchor_ms,
         "After this long without a publish the line is anchored on disk"
     ),
-    row!("ballast", bytes, config.ballast_bytes, "Space kept back for acknowledging on a full disk; 0: none"),
+    row!("ballast-bytes", bytes, config.ballast_bytes, "Space kept back for acknowledging on a full disk; 0: none"),
     row!("recent-bytes", bytes, config.recent_bytes, "Memory for the newest messages, over all topics"),
 ];
 
@@ -529,7 +529,7 @@ mod tests {
         let origin = |of: &str| resolved.rows().find(|(name, ..)| *name == of).expect("a row").2.to_string();
         assert_eq!(origin("segment-bytes"), "--segment-bytes");
         assert_eq!(origin("queue-messages"), "plimsoll.conf:2");
-        assert_eq!(origin("ballast"), "default");
+        assert_eq!(origin("ballast-bytes"), "default");
     }
 
     #[test]

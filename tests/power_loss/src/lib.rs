@@ -11,7 +11,7 @@
 //! it against what clients were told ([`history`], [`audit`]). [`conformance`] holds the simulated disk against the same file
 //! systems.
 //!
-//! [`store::BlockStore`] and [`device::Disk`] serve other tests too: a device that fails on demand.
+//! The same device fails on demand: [`errors`].
 
 pub mod act;
 pub mod audit;
@@ -19,6 +19,7 @@ pub mod broker;
 pub mod conformance;
 pub mod crash;
 pub mod device;
+pub mod errors;
 pub mod fuse;
 pub mod history;
 pub mod images;

@@ -18,7 +18,7 @@ pub const SETTINGS: &[&str] = &[
     "8192",
     "--space-ahead",
     "4096",
-    "--ballast",
+    "--ballast-bytes",
     "65536",
     "--idle-anchor",
     "20ms",

@@ -6,7 +6,8 @@ use plimsoll_power_loss::broker::Program;
 use plimsoll_power_loss::device::{Disk, Failure, FileSystem, enter_private_mounts};
 use plimsoll_power_loss::images::{self, Rig, Scale, Summary};
 use plimsoll_power_loss::load::Work;
-use plimsoll_power_loss::{act, conformance, script, without};
+use plimsoll_power_loss::store::Kind;
+use plimsoll_power_loss::{act, conformance, errors, script, without};
 use plimsoll_sim::disk::Profile;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -56,6 +57,12 @@ enum Verb {
         /// For everything that is drawn
         #[arg(long, default_value_t = 1)]
         seed: u64,
+    },
+    /// Let the device answer by I/O errors under the broker
+    Errors {
+        /// On which file systems; all of them if none is named
+        #[arg(long = "fs", value_enum)]
+        file_systems: Vec<FileSystem>,
     },
     /// Look again at an image that was kept
     Repeat {
@@ -193,6 +200,22 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
                 Ok((shown, summary.outside))
             })?;
             Ok(if outside.iter().all(|outside| *outside == 0) { ExitCode::SUCCESS } else { ExitCode::from(10) })
+        }
+        Verb::Errors { file_systems } => {
+            let kinds = [Kind::Write, Kind::Flush, Kind::Read];
+            let kept = in_parallel(&file_systems, "kinds", |file_system, progress| {
+                let mut disk = Disk::make(file_system)?;
+                let mut lines = Vec::new();
+                let mut kept = true;
+                for (n, kind) in kinds.into_iter().enumerate() {
+                    progress(n, kinds.len());
+                    let seen = errors::run(&mut disk, &plain, kind)?;
+                    kept &= seen.is_as_promised();
+                    lines.push(seen.to_string());
+                }
+                Ok((lines.join("\n"), kept))
+            })?;
+            Ok(if kept.iter().all(|kept| *kept) { ExitCode::SUCCESS } else { ExitCode::from(10) })
         }
         Verb::Without { .. } | Verb::Act { .. } => unreachable!("was run above"),
     }

@@ -49,6 +49,21 @@ fn no_power_loss_breaks_a_promise() {
     assert_eq!(code, Some(0));
 }
 
+/// P10, P7 and P1 on a device that fails.
+#[test]
+fn a_device_that_fails_halts_the_broker_and_nothing_acknowledged_is_lost() {
+    let output = Command::new(RIG).arg("errors").env("PLIMSOLL_BIN", binary()).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    for name in FILE_SYSTEMS {
+        for (kind, exit) in [("write", 4), ("flush", 4), ("read", 0)] {
+            let told = if kind == "read" { "yes" } else { "no" };
+            let line = format!("fs={name} fails={kind} acknowledged=60 exit={exit} readerTold={told} lostAcked=0");
+            assert!(said.lines().any(|said| said == line), "{line} is not in {said}");
+        }
+    }
+    assert_eq!(output.status.code(), Some(0));
+}
+
 /// The rig can see a loss: DURABLE is answered for what nobody has forced.
 #[test]
 fn a_broker_that_acknowledges_early_loses_messages() {
