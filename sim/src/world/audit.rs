@@ -196,6 +196,11 @@ impl World {
                 wait_ns = SECONDS;
                 self.audit.tasks.push_front(Task::Publish { topic, tries: tries + 1 });
             }
+            // The SEEK of a connection that is gone is still being stored. One that stays busy outlasts the audit.
+            (Some(task @ Task::FetchOn { .. }), Seen::Error(code)) if code == "GROUP_BUSY" => {
+                wait_ns = SECONDS;
+                self.audit.tasks.push_front(task);
+            }
             (_, Seen::Error(code)) if self.checker.damaged && matches!(code.as_str(), "CORRUPT" | "HALTED") => {}
             // A failure that was injected in the storm may be told only now; a new process answers.
             (_, Seen::Error(code)) if code == "HALTED" && self.halting => return Ok(()),
