@@ -7,6 +7,11 @@ use std::io::Write;
 
 /// Show or check the configuration, without starting anything
 #[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plimsoll config show
+  plimsoll config show --json --config /etc/plimsoll.conf
+  plimsoll config check --config /etc/plimsoll.conf --segment-bytes 32MiB")]
 pub(crate) struct Args {
     #[command(subcommand)]
     verb: Verb,

@@ -17,7 +17,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// How many seeds
-    #[arg(long, default_value_t = 5000)]
+    #[arg(long, default_value_t = 10_000)]
     count: u64,
     /// Print a JSON object
     #[arg(long)]
