@@ -108,24 +108,28 @@ impl Config {
     /// # Errors
     /// One sentence that names the setting, its range and what was given.
     pub fn validate(&self) -> Result<(), String> {
-        let ranges: [(&str, u64, u64, u64, &str); 12] = [
-            ("segment-bytes", self.segment_bytes, 512, 1 << 40, ""),
-            ("max-payload", self.payload_bytes_max as u64, 1, record::PAYLOAD_BYTES_CEILING as u64, ""),
-            ("queue-messages", self.queue_messages as u64, 1, 1 << 24, ""),
-            ("queue-bytes", self.queue_bytes, 1, 1 << 40, ""),
-            ("batch-messages", self.batch_messages as u64, 1, 1 << 20, ""),
-            ("batch-bytes", self.batch_bytes, 1, 1 << 30, ""),
-            ("space-ahead", self.space_ahead, 0, 1 << 30, ""),
-            ("max-connections", self.connections_max as u64, 1, 1 << 20, ""),
-            ("max-unanswered", self.unanswered_max as u64, 1, 1 << 20, ""),
-            ("max-unsent-bytes", self.unsent_bytes_max, 1, 1 << 40, ""),
-            ("max-fetch-bytes", self.fetch_bytes_max, 1, 1 << 30, ""),
-            ("max-fetch-wait", self.fetch_wait_ms_max, 0, 86_400_000, " ms"),
+        let ranges: [(&str, u64, u64, u64); 11] = [
+            ("segment-bytes", self.segment_bytes, 512, 1 << 40),
+            ("max-payload", self.payload_bytes_max as u64, 1, record::PAYLOAD_BYTES_CEILING as u64),
+            ("queue-messages", self.queue_messages as u64, 1, 1 << 24),
+            ("queue-bytes", self.queue_bytes, 1, 1 << 40),
+            ("batch-messages", self.batch_messages as u64, 1, 1 << 20),
+            ("batch-bytes", self.batch_bytes, 1, 1 << 30),
+            ("space-ahead", self.space_ahead, 0, 1 << 30),
+            ("max-connections", self.connections_max as u64, 1, 1 << 20),
+            ("max-unanswered", self.unanswered_max as u64, 1, 1 << 20),
+            ("max-unsent-bytes", self.unsent_bytes_max, 1, 1 << 40),
+            ("max-fetch-bytes", self.fetch_bytes_max, 1, 1 << 30),
         ];
-        for (name, value, min, max, unit) in ranges {
+        for (name, value, min, max) in ranges {
             if value < min || value > max {
-                return Err(format!("{name} must be {min} to {max}{unit}, not {value}"));
+                return Err(format!("{name} must be {min} to {max}, not {value}"));
             }
+        }
+        const FETCH_WAIT_MS_MAX: u64 = 86_400_000;
+        if self.fetch_wait_ms_max > FETCH_WAIT_MS_MAX {
+            let given = self.fetch_wait_ms_max;
+            return Err(format!("max-fetch-wait must be 0 to {FETCH_WAIT_MS_MAX} ms, not {given}"));
         }
         if !matches!(self.pad_forces, 0 | 512 | 1024 | 2048 | 4096 | 8192 | 16384) {
             return Err(format!("pad-forces must be 0 or a power of two from 512 to 16384, not {}", self.pad_forces));

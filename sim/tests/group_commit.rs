@@ -222,17 +222,22 @@ fn the_memory_for_the_newest_batches_is_shared() {
     assert_eq!([reads(0), reads(1), reads(2), reads(3)], [1, 1, 0, 0]);
 }
 
+/// Of ten publishes while the disk takes its time so many are admitted at first, and the others when it is done.
+fn assert_admitted(h: &mut Harness, c: ConnectionId, admitted: usize) {
+    h.hold(is_log_io);
+    h.send(c, &b"PUB ACCEPTED x\n".repeat(10));
+    assert_eq!(h.replies(c).lines().count(), admitted);
+    h.release();
+    h.run();
+    assert_eq!(h.replies(c).lines().count(), 10 - admitted);
+}
+
 #[test]
 fn the_queue_is_bounded_to_the_byte() {
     for (queue_bytes, admitted) in [(3 * FRAME_BYTES - 1, 2), (3 * FRAME_BYTES, 3)] {
         let mut h = started(Config { queue_bytes, ..plain() });
         let c = h.connect();
-        h.hold(is_log_io);
-        h.send(c, &b"PUB ACCEPTED x\n".repeat(10));
-        assert_eq!(h.replies(c).lines().count(), admitted);
-        h.release();
-        h.run();
-        assert_eq!(h.replies(c).lines().count(), 10 - admitted);
+        assert_admitted(&mut h, c, admitted);
     }
 }
 
@@ -262,12 +267,7 @@ fn after_a_restart_the_queue_is_empty() {
         h.advance_ms(10_000);
         let c = h.connect();
         assert!(h.ask(c, b"STATUS\n").contains(" forces=0 "), "nothing to force");
-        h.hold(is_log_io);
-        h.send(c, &b"PUB ACCEPTED x\n".repeat(10));
-        assert_eq!(h.replies(c).lines().count(), admitted);
-        h.release();
-        h.run();
-        assert_eq!(h.replies(c).lines().count(), 10 - admitted);
+        assert_admitted(&mut h, c, admitted);
     }
 }
 

@@ -36,6 +36,12 @@ impl Log {
         files(&self.data, layout::LOG_SUFFIX)
     }
 
+    /// What is told when record 20 is damaged and those behind it are whole.
+    fn record_20_is_damaged(&self) -> String {
+        let (damaged, valid) = (self.position(20), self.position(21));
+        format!("reason=crc-mismatch expectedOffset=20 position={damaged} validRecordAt={valid}")
+    }
+
     /// The start is refused with this line, and every file stays as it is. Answers the line's fields from `reason=` on, but
     /// for the time that it took.
     fn assert_refused(&self, run: &Run) -> String {
@@ -62,14 +68,7 @@ pub(crate) fn flipped_payload(run: &Run) -> String {
     // Behind the 16 bytes of the header and the 13 of lag, kind and time.
     flip(&log.segments()[0], log.position(20) + 29);
     let told = log.assert_refused(run);
-    assert_eq!(
-        told,
-        format!(
-            "reason=crc-mismatch expectedOffset=20 position={} validRecordAt={}",
-            log.position(20),
-            log.position(21)
-        )
-    );
+    assert_eq!(told, log.record_20_is_damaged());
     format!("{REFUSED}: `{told}`")
 }
 
@@ -78,14 +77,7 @@ pub(crate) fn changed_length(run: &Run) -> String {
     write_at(&log.segments()[0], log.position(20), &60_000_u32.to_be_bytes());
     let told = log.assert_refused(run);
     // Space ahead reaches further than this length does.
-    assert_eq!(
-        told,
-        format!(
-            "reason=crc-mismatch expectedOffset=20 position={} validRecordAt={}",
-            log.position(20),
-            log.position(21)
-        )
-    );
+    assert_eq!(told, log.record_20_is_damaged());
     format!("{REFUSED}: `{told}`")
 }
 

@@ -62,14 +62,13 @@ impl Broker {
         name: &str,
     ) -> Result<(), RequestError> {
         let topic = self.topics[topic_id.0].clone();
-        let mut topic = topic.borrow_mut();
-        self.make_group(&mut topic, name)?;
-        let group = topic.groups.get_mut(name).expect("just made");
-        match group.holder {
-            Some(holder) if holder.connection == id => return Ok(()),
-            Some(holder) => self.take_from_idle(holder.connection, topic_id, name)?,
-            None => {}
+        self.make_group(&mut topic.borrow_mut(), name)?;
+        if topic.borrow_mut().groups.get_mut(name).expect("just made").holder_mut(id).is_some() {
+            return Ok(());
         }
+        self.take_from_other(id, topic_id, name)?;
+        let mut topic = topic.borrow_mut();
+        let group = topic.groups.get_mut(name).expect("just made");
         if group.is_sought_by_other(id) {
             let sentence = format!("a SEEK of another connection in group {name} is being carried out; try again");
             return Err(RequestError::new(Code::GroupBusy, sentence));
