@@ -469,6 +469,34 @@ fn single_bytes_do_not_cost_a_piece_each() {
     assert!(input.pieces().count() <= 100_000 / 4096 + 1);
 }
 
+/// … and neither is a large piece copied, nor does a piece grow without end.
+#[test]
+fn a_small_piece_is_joined_to_one_that_is_not_large_yet() {
+    for (last, next, pieces) in [(4095, 511, 1), (4096, 511, 2), (4095, 512, 2), (4096, 512, 2)] {
+        let mut input = Input::default();
+        input.push(Bytes::from(vec![b'x'; last]));
+        input.push(Bytes::from(vec![b'y'; next]));
+        assert_eq!((input.len(), input.pieces().count()), (last + next, pieces), "{last} and {next}");
+    }
+}
+
+#[test]
+fn bodies_are_equal_by_their_bytes_however_they_are_cut() {
+    let body = |pieces: &[&'static str]| Body::Many(pieces.iter().map(|piece| Bytes::from(*piece)).collect());
+    let whole = Body::from(Bytes::from("abc"));
+    for same in [&["abc"][..], &["a", "bc"], &["", "ab", "", "c"]] {
+        assert_eq!(body(same), whole, "{same:?}");
+        assert_eq!((body(same).len(), body(same).is_empty()), (3, false), "{same:?}");
+    }
+    for other in [&["ab"][..], &["abc", "d"], &["ab", "d"], &[]] {
+        assert_ne!(body(other), whole, "{other:?}");
+    }
+    for empty in [body(&[]), body(&["", ""]), Body::default()] {
+        assert_eq!((empty.len(), empty.is_empty()), (0, true));
+        assert_eq!(empty, Body::default());
+    }
+}
+
 #[test]
 fn headers_are_counted() {
     let publish = |count: usize| {
