@@ -77,12 +77,14 @@ pub enum Planted {
     SeekUnbounded,
     /// Story 14: what the groups have acknowledged is no evidence.
     GroupsNoEvidence,
+    /// A sidecar is believed: nobody looks whose it is, nor what stands where it says. Either alone does no harm.
+    SidecarBelieved,
 }
 
 #[cfg(feature = "planted")]
 impl Planted {
     /// All of them, each with the promise that it breaks.
-    pub const ALL: [(Planted, &'static str); 35] = [
+    pub const ALL: [(Planted, &'static str); 36] = [
         (Planted::AcknowledgeBeforeForce, "P3"),
         (Planted::ReplyBeforeCompletion, "P3"),
         (Planted::ReplyBeforeSlot, "P3"),
@@ -118,6 +120,7 @@ impl Planted {
         (Planted::HoleBelowStart, "P8"),
         (Planted::SeekUnbounded, "P5"),
         (Planted::GroupsNoEvidence, "P7"),
+        (Planted::SidecarBelieved, "P1"),
     ];
 }
 
