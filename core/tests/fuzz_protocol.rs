@@ -8,7 +8,7 @@ use plimsoll_core::protocol::{Input, Next, Request};
 const PAYLOAD_BYTES_MAX: u32 = 24;
 
 /// What single bytes of the input stand for, so that noise reaches every verb. Other bytes stand for themselves.
-const WORDS: [&[u8]; 32] = [
+const WORDS: [&[u8]; 33] = [
     b"PUB ",
     b"PUBN ",
     b"PUBB ",
@@ -17,6 +17,7 @@ const WORDS: [&[u8]; 32] = [
     b"READ ",
     b"READRAW ",
     b"SEEK ",
+    b"FIND ",
     b"STATUS",
     b"\n",
     b"TOPICS",

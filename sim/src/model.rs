@@ -98,8 +98,12 @@ pub struct Log {
     claimed_end: u64,
     /// What the last end of a process had to leave: no offset below is given again.
     floor: u64,
+    /// When each offset was stamped, as far as it was delivered with its stamp.
+    pub stamps: BTreeMap<u64, i64>,
     /// The groups.
     pub groups: BTreeMap<String, Group>,
+    /// The setting that clients change, as a group that is sought with every ALTER.
+    pub setting: Group,
 }
 
 /// A group's committed offset: every value that it had for sure, and what was asked for and not answered.
@@ -196,7 +200,7 @@ impl Group {
             return broken(
                 "P5",
                 format!(
-                    "the committed offset of {what} is {value}, but {} was acknowledged{}",
+                    "{what} is {value}, but {} was acknowledged{}",
                     self.history.last().expect("never empty"),
                     if asked.is_empty() { String::new() } else { format!(" and only {asked:?} asked for") }
                 ),
@@ -335,6 +339,15 @@ impl Model {
         log.firm_end = log.firm_end.max(offset + 1);
         log.claimed_end = log.claimed_end.max(log.firm_end);
         Ok(number)
+    }
+
+    /// A reader was told when a message was stamped: that stands, too.
+    pub fn stamped(&mut self, topic: &str, offset: u64, time_ms: i64) -> Check {
+        let stamp = *self.log(topic).stamps.entry(offset).or_insert(time_ms);
+        if stamp != time_ms {
+            return broken("P4", format!("offset {offset} of {topic} was of time {stamp} and is of time {time_ms}"));
+        }
+        Ok(())
     }
 
     /// The process has ended.

@@ -4,6 +4,7 @@
 use crate::disk::{POSIX, Profile};
 use crate::tape::{Concern, Decider, Rate};
 use plimsoll_core::config::Config;
+use plimsoll_core::settings::{Setting, Settings};
 
 /// What a client mostly does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -161,7 +162,15 @@ fn draw_config(d: &mut Decider, profile: &Profile, sector_bytes: u32) -> Config 
         sector_bytes
     };
     let defaults = Config::default();
+    let mut topic_defaults = Settings::NONE;
+    for (setting, name, of) in [
+        (Setting::FlushIntervalMs, "flush interval ms", &[0, 0, 0, 1, 30]),
+        (Setting::FlushMessages, "flush messages", &[0, 0, 0, 2, 20]),
+    ] {
+        topic_defaults.set(setting, Some(number(d, name, of)));
+    }
     Config {
+        topic_defaults,
         segment_bytes: number(d, "segment bytes", &[64 << 20, 512, 1024, 2048, 4096, 16 << 10]),
         payload_bytes_max: number(d, "max payload", &[64 << 10, 100, 1000, 4096]),
         queue_messages: number(d, "queue messages", &[1024, 1, 2, 8, 64]),
@@ -185,6 +194,8 @@ fn draw_config(d: &mut Decider, profile: &Profile, sector_bytes: u32) -> Config 
         disk_full_retry_ms: number(d, "disk full retry ms", &[500, 5]),
         recent_bytes: number(d, "recent bytes", &[8 << 20, 0, 1000]),
         copy_whole_bytes_max: number(d, "copy whole bytes", &[1 << 20, 0, 600, 2048]),
+        index_stride_bytes: number(d, "index stride", &[64 << 10, 1, 150, 1000]),
+        index_bytes: number(d, "index bytes", &[4 << 20, 0, 400]),
         ..defaults
     }
 }

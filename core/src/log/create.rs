@@ -9,6 +9,7 @@
 //! promised to nobody, and is removed at the start.
 
 use super::group_commit::Commit;
+use super::sidecar::Indexes;
 use super::topic_file::{Alters, TopicToml};
 use super::watermark::{self, Slot};
 use super::{Roll, Space, Topic, Trouble};
@@ -29,6 +30,7 @@ use core::pin::Pin;
 /// Makes the topic. On `Full` what was begun is removed again as far as possible; a leftover is removed at the next start.
 pub(crate) async fn create(
     io: Io,
+    indexes: Indexes,
     config: &Config,
     id: TopicId,
     name: String,
@@ -48,7 +50,7 @@ pub(crate) async fn create(
     io.force_dir(layout::TOPICS).await.map_err(Trouble::Halt)?;
     match open_first(&io, &dir, toml.log_id).await {
         Ok((watermark, segment)) => {
-            let mut topic = empty(config, id, name, dir, toml, watermark);
+            let mut topic = empty(indexes, config, id, name, dir, toml, watermark);
             topic.sequence = watermark::SEQUENCE_UNFINISHED + 1;
             topic.push_segment(segment, 0);
             Ok(topic)
@@ -113,6 +115,7 @@ async fn open_first(io: &Io, dir: &str, log_id: LogId) -> Result<(FileId, FileId
 
 /// A topic without segments, marks at 0.
 pub(crate) fn empty(
+    indexes: Indexes,
     config: &Config,
     id: TopicId,
     name: String,
@@ -135,6 +138,7 @@ pub(crate) fn empty(
         space: Space::default(),
         roll: Roll::No,
         commit: Commit::default(),
+        indexes,
         watermark,
         sequence: 0,
         anchored: 0,
@@ -200,7 +204,9 @@ pub(crate) async fn replace(io: &Io, dir: &str, path: &str, bytes: Bytes) -> Res
         return Err(trouble);
     }
     io.rename(&tmp, path).await.map_err(Trouble::Halt)?;
-    if planted!(io, NoDirectoryForceAtAck) && dir != layout::DATA {
+    if planted!(io, NoDirectoryForceAtAck) && layout::is_of_groups(path)
+        || planted!(io, NoDirectoryForceAtAlter) && path == layout::topic_toml(dir)
+    {
         return Ok(());
     }
     io.force_dir(dir).await.map_err(Trouble::Halt)

@@ -28,12 +28,12 @@ use super::scan::{Scan, Step};
 use super::search::{Found, Search};
 use super::topic_file::{FileError, TopicToml};
 use super::watermark::{self, Slot, Watermark};
+use crate::config::Config;
 use crate::effect::{Effects, FieldValue, FileId, HaltKind, IoError, IoErrorKind, Report};
 use crate::event::{Event, Now};
 use crate::group::offset_file;
 use crate::io::{Io, Owner, Task, TaskId, poll};
 use crate::layout;
-use crate::message::Message;
 use crate::planted::planted;
 use crate::record::{self, Decoded, Invalid, Kind, LogId, Salt};
 use alloc::boxed::Box;
@@ -157,7 +157,7 @@ pub struct TopicFindings {
     pub bytes: u64,
     /// The committed offsets of its groups.
     pub groups: Vec<(String, u64)>,
-    /// Replacements that were not finished, to be removed.
+    /// Replacements that were not finished, and sidecars without a closed segment, to be removed.
     pub leftovers: Vec<String>,
     /// Files that are none of ours.
     pub unknown: Vec<String>,
@@ -171,10 +171,12 @@ pub struct TopicFindings {
     pub(crate) below_start: Vec<u64>,
     /// Where in the last segment the frame at the line begins (the segment's own begin if the line is lower).
     pub(crate) line_position: u64,
+    /// The index of the last segment up to there.
+    pub(crate) index_below_line: Index,
 }
 
 impl TopicFindings {
-    fn new(name: &str) -> TopicFindings {
+    fn new(name: &str, stride: u64) -> TopicFindings {
         TopicFindings {
             name: name.into(),
             conclusion: Conclusion::Corrupt,
@@ -195,6 +197,7 @@ impl TopicFindings {
             segments: Vec::new(),
             below_start: Vec::new(),
             line_position: 0,
+            index_below_line: Index::new(stride),
         }
     }
 
@@ -294,15 +297,15 @@ impl DirectoryFindings {
     }
 }
 
-/// Reads every topic.
-pub(crate) async fn inspect(io: &Io) -> Result<DirectoryFindings, IoError> {
+/// Reads every topic. Between two entries of an index stands at least `stride`.
+pub(crate) async fn inspect(io: &Io, stride: u64) -> Result<DirectoryFindings, IoError> {
     let mut findings = DirectoryFindings::default();
     for entry in io.list(layout::TOPICS).await? {
         let path = layout::topic(&entry.name);
         if entry.name.ends_with(layout::TMP) {
             findings.leftovers.push(path);
         } else if entry.is_dir && layout::is_topic_name(&entry.name) {
-            findings.topics.push(inspect_topic(io, &entry.name).await?);
+            findings.topics.push(inspect_topic(io, &entry.name, stride).await?);
         } else {
             findings.unknown.push(path);
         }
@@ -310,14 +313,14 @@ pub(crate) async fn inspect(io: &Io) -> Result<DirectoryFindings, IoError> {
     Ok(findings)
 }
 
-async fn inspect_topic(io: &Io, name: &str) -> Result<TopicFindings, IoError> {
+async fn inspect_topic(io: &Io, name: &str, stride: u64) -> Result<TopicFindings, IoError> {
     let begun = io.now().monotonic_ns;
-    let mut findings = inspect_files(io, TopicFindings::new(name)).await?;
+    let mut findings = inspect_files(io, stride, TopicFindings::new(name, stride)).await?;
     findings.elapsed_ms = io.now().monotonic_ns.saturating_sub(begun) / 1_000_000;
     Ok(findings)
 }
 
-async fn inspect_files(io: &Io, mut topic: TopicFindings) -> Result<TopicFindings, IoError> {
+async fn inspect_files(io: &Io, stride: u64, mut topic: TopicFindings) -> Result<TopicFindings, IoError> {
     let dir = topic.dir();
     let entries = io.list(&dir).await?;
     if entries.is_empty() {
@@ -376,19 +379,23 @@ async fn inspect_files(io: &Io, mut topic: TopicFindings) -> Result<TopicFinding
     }
 
     // The segments.
-    let mut bases = Vec::new();
+    let (mut bases, mut sidecars) = (Vec::new(), Vec::new());
     for entry in list_or_nothing(io, &layout::log(&dir)).await? {
         let path = format!("{}/{}", layout::log(&dir), entry.name);
-        match layout::parse_segment(&entry.name) {
-            Some(base) => bases.push(base),
-            None if entry.name.ends_with(layout::TMP) => topic.leftovers.push(path),
-            None => topic.unknown.push(path),
+        match (layout::parse_segment(&entry.name), layout::parse_index(&entry.name)) {
+            (Some(base), _) => bases.push(base),
+            (_, Some(base)) => sidecars.push((base, path)),
+            _ if entry.name.ends_with(layout::TMP) => topic.leftovers.push(path),
+            _ => topic.unknown.push(path),
         }
     }
     bases.sort_unstable();
     while bases.len() > 1 && bases[1] <= topic.start && !planted!(io, HoleBelowStart) {
         topic.below_start.push(bases.remove(0));
     }
+    let closed = &bases[..bases.len().saturating_sub(1)];
+    let orphans = sidecars.into_iter().filter(|(base, _)| closed.binary_search(base).is_err());
+    topic.leftovers.extend(orphans.map(|(_, path)| path));
     let first = bases.first().copied();
     let Some(first) = first.filter(|first| *first <= topic.start) else {
         let path = layout::segment(&dir, topic.start);
@@ -401,19 +408,17 @@ async fn inspect_files(io: &Io, mut topic: TopicFindings) -> Result<TopicFinding
         let (file, length) = io.open(path.clone()).await?;
         let next_base = bases.get(at + 1).copied();
         let salt = Salt::new(&topic.toml.log_id, base);
-        let mut scanned = scan_segment(io, file, length, salt, base, next_base, topic.line).await?;
+        let mut scanned = scan_segment(io, stride, file, length, salt, base, next_base, topic.line).await?;
         expected = scanned.expected;
         topic.bytes += scanned.end;
         topic.end = expected;
         topic.records = expected.saturating_sub(first.max(topic.start));
-        topic.line_position = scanned.line_position;
-        topic.segments.push(FoundSegment {
-            base,
-            file,
-            length,
-            end: scanned.end,
-            index: core::mem::take(&mut scanned.index),
-        });
+        (topic.line_position, topic.index_below_line) = scanned.line.take().unwrap_or((0, Index::new(stride)));
+        let mut index = core::mem::replace(&mut scanned.index, Index::new(stride));
+        if next_base.is_some() {
+            index.close();
+        }
+        topic.segments.push(FoundSegment { base, file, length, end: scanned.end, index });
         match next_base {
             Some(next) if expected == next => {}
             Some(_) => {
@@ -480,14 +485,17 @@ struct Scanned {
     /// What the search behind an invalid place brought.
     found: Option<Found>,
     index: Index,
-    line_position: u64,
+    /// Where the frame at the line begins, and the index up to there, if the line is in this segment.
+    line: Option<(u64, Index)>,
 }
 
 const READ_BYTES: u64 = 1 << 20;
 
 /// Walks one segment: up to `next_base` if another one follows, else to its end and, behind an invalid place, byte by byte.
+#[expect(clippy::too_many_arguments, reason = "each is what the segment's place in the log says")]
 async fn scan_segment(
     io: &Io,
+    stride: u64,
     file: FileId,
     length: u64,
     salt: Salt,
@@ -501,37 +509,36 @@ async fn scan_segment(
     {
         scan.trusting = planted!(io, LengthOnlyRecovery);
     }
-    let mut index = Index::default();
-    let mut line_position = 0;
-    let scanned = |scan: &Scan, invalid, found, index, line_position| Scanned {
+    let mut index = Index::new(stride);
+    let mut at_line = None;
+    let scanned = |scan: &Scan, invalid, found, index, line| Scanned {
         end: scan.position(),
         expected: scan.expected(),
         invalid,
         found,
         index,
-        line_position,
+        line,
     };
     let invalid = loop {
         if scan.expected() == line {
-            line_position = scan.position();
+            at_line = Some((scan.position(), index.clone()));
         }
         // The padding behind the last message belongs to the force that covers it. Cut off, it would leave an end in the middle of a
         // sector, and a power loss during the cut could take the message with it (crash story: neighbours in a sector).
         if next_base.is_some_and(|next| scan.expected() >= next) && !at_padding(&mut scan, &mut reader, salt).await? {
             let invalid = (Some(scan.expected()) != next_base).then_some(Invalid::OffsetMismatch);
             reader.finish().await?;
-            return Ok(scanned(&scan, invalid, None, index, line_position));
+            return Ok(scanned(&scan, invalid, None, index, at_line));
         }
         match scan.step() {
             Step::Frame { position, frame } => {
-                let time = Message::parse(frame.payload).map_or(i64::MIN, |message| message.timestamp_ms);
-                index.note(frame.offset, position, time);
+                index.note_frame(position, &frame);
             }
             Step::Invalid(invalid) => break invalid,
             Step::NeedBytes(needed) => match reader.next().await? {
                 Some(bytes) => scan.push(&bytes),
                 None => match scan.at_end(needed) {
-                    None => return Ok(scanned(&scan, None, None, index, line_position)),
+                    None => return Ok(scanned(&scan, None, None, index, at_line)),
                     Some(invalid) => break invalid,
                 },
             },
@@ -548,9 +555,9 @@ async fn scan_segment(
     }
     if found.nonzero_end.is_none() {
         // Unused space ahead.
-        return Ok(scanned(&scan, None, None, index, line_position));
+        return Ok(scanned(&scan, None, None, index, at_line));
     }
-    Ok(scanned(&scan, Some(invalid), Some(found), index, line_position))
+    Ok(scanned(&scan, Some(invalid), Some(found), index, at_line))
 }
 
 /// Whether the next frame is padding.
@@ -652,7 +659,8 @@ impl Inspector {
             if !crate::start::check_format(&task_io).await.map_err(|refusal| refusal.to_string())? {
                 return Ok(DirectoryFindings { never_started: true, ..DirectoryFindings::default() });
             }
-            let mut findings = inspect(&task_io).await.map_err(|error| error.to_string())?;
+            let mut findings =
+                inspect(&task_io, Config::default().index_stride_bytes).await.map_err(|error| error.to_string())?;
             for entry in task_io.list(layout::DATA).await.map_err(|error| error.to_string())? {
                 if entry.name.ends_with(layout::TMP) {
                     findings.leftovers.push(entry.name);

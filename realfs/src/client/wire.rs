@@ -266,6 +266,12 @@ impl<'a> Message<'a> {
         self.attribute(b"key=").map(decoded)
     }
 
+    /// The producer and its sequence. `None` unless it was published with them and META was asked for.
+    pub fn id(&self) -> Option<(u64, u32)> {
+        let mut numbers = self.attribute(b"id=")?.split(|byte| *byte == b':').map(parse_number);
+        Some((numbers.next()??, u32::try_from(numbers.next()??).ok()?))
+    }
+
     /// How often it has been delivered (work queues). `None` where the broker does not say.
     pub fn deliveries(&self) -> Option<u64> {
         parse_number(self.attribute(b"deliveries=")?)

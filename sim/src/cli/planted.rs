@@ -136,6 +136,12 @@ mod hunt {
                 vec![lean("client 1, action", "acknowledges", 30), lean("force-dir * of */groups", "fails", 40)],
             ]
             .concat(),
+            Planted::NoSettingsRewrite => [
+                failing_forces(),
+                vec![lean("client *, action", "alters a topic", 40), lean("force-dir * of topics/default", "fails", 40)],
+            ]
+            .concat(),
+            Planted::NoDirectoryForceAtAlter => vec![lean("client *, action", "alters a topic", 40)],
             Planted::AckPastDelivery => {
                 [consumer(), vec![lean("client *, action", "acknowledges what it was not sent", 20)]].concat()
             }
@@ -150,6 +156,18 @@ mod hunt {
                 vec![lean("plan, payload bytes", "700", 50), lean("after write * of */log/", "power lost", 10)]
             }
             Planted::NoTailCopy => [failing_forces(), vec![lean("force * of */log/", "fails", 20)]].concat(),
+            Planted::SidecarBelieved => [
+                tiny_segments(),
+                vec![
+                    lean("plan, index stride", "1", 80),
+                    lean("plan, index bytes", "0", 80),
+                    lean("plan, recent bytes", "0", 80),
+                    lean("client *, action", "publishes several at once", 40),
+                    lean("operator, before *", "meddles with an index", 30),
+                    lean("operator, before * deed", "is another one's", 80),
+                ],
+            ]
+            .concat(),
             Planted::ResetUnreadableOffset | Planted::LeftoversBeforeJudgement => at_the_disk(),
             Planted::LengthOnlyRecovery => vec![
                 lean("plan, payload bytes", "700", 80),

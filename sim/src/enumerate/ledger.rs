@@ -34,10 +34,18 @@ type Payload = Arc<str>;
 enum Ask {
     Publish(Payload),
     Read,
+    /// One message, from the middle.
+    ReadOne(u64),
     Fetch(&'static str),
     Ack(&'static str, u64),
+    Alter(u64),
+    Settings,
     Status,
 }
+
+/// The setting that workloads change. It grows from one ALTER to the next, as what a group has committed does, and is held
+/// against the same promises under this name.
+const SETTING: &str = "retain-bytes";
 
 /// What a log looks like to its clients.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -94,6 +102,7 @@ impl Ledger {
                     assert!(self.sent.insert(payload.clone()), "each payload is sent once: {payload}");
                     Ask::Publish(payload)
                 }
+                ["READ", offset, "1"] => Ask::ReadOne(offset.parse().expect("an offset")),
                 ["READ", ..] => Ask::Read,
                 ["FETCH", name, _] => Ask::Fetch(group(name)),
                 ["ACK", name, offset] => {
@@ -102,6 +111,14 @@ impl Ledger {
                     *asked = (*asked).max(offset + 1);
                     Ask::Ack(group(name), offset)
                 }
+                ["ALTER", "@default", change] => {
+                    let value = change.strip_prefix(SETTING).and_then(|value| value.strip_prefix('=')?.parse().ok());
+                    let value = value.expect("the setting that is looked at");
+                    let asked = self.asked.entry(SETTING).or_default();
+                    *asked = (*asked).max(value);
+                    Ask::Alter(value)
+                }
+                ["SETTINGS"] => Ask::Settings,
                 ["STATUS", ..] => Ask::Status,
                 _ => panic!("no workload asks {request:?}"),
             };
@@ -142,6 +159,11 @@ impl Ledger {
         &self.view
     }
 
+    /// Whether a topic's settings were to be changed.
+    pub(super) fn has_altered(&self) -> bool {
+        self.asked.contains_key(SETTING)
+    }
+
     /// Everything that decides what will count as broken.
     pub(super) fn hash_into(&self, hash: &mut StateHash) {
         let messages = |hash: &mut StateHash, messages: &BTreeMap<u64, Payload>| {
@@ -169,12 +191,12 @@ impl Ledger {
         let Some(ask) = ask else { return Err(Broken::new("P14", format!("a reply that nobody asked for: {line}"))) };
         let words: Vec<&str> = line.splitn(3, ' ').collect();
         match (&ask, &words[..]) {
-            (Ask::Read | Ask::Fetch(_), ["MSG", offset, payload]) => {
+            (Ask::Read | Ask::ReadOne(_) | Ask::Fetch(_), ["MSG", offset, payload]) => {
                 let offset = offset.parse().expect("an offset");
                 self.delivered(offset, payload)?;
                 return Ok(());
             }
-            (Ask::Read | Ask::Fetch(_), ["GAP", ..]) => {
+            (Ask::Read | Ask::ReadOne(_) | Ask::Fetch(_), ["GAP", ..]) => {
                 return Err(Broken::new("P2", format!("a hole in a log that nobody made a hole in: {line}")));
             }
             (Ask::Read, ["END", ..]) => {
@@ -183,6 +205,12 @@ impl Ledger {
                     return Err(Broken::new("P2", format!("the log begins at {first}, and nothing was removed")));
                 }
                 self.view.log = reply.into_iter().map(|(_, payload)| payload).collect();
+            }
+            (Ask::ReadOne(offset), ["END", ..]) => {
+                let reply = std::mem::take(&mut self.reply);
+                if !matches!(&reply[..], [(found, _)] if found == offset) {
+                    return Err(Broken::new("P2", format!("a READ of offset {offset} found {reply:?}")));
+                }
             }
             (Ask::Fetch(group), ["END", ..]) => {
                 let reply = std::mem::take(&mut self.reply);
@@ -210,6 +238,25 @@ impl Ledger {
                     return Err(Broken::new("P5", format!("group {group} was at {acked} and is now at {committed}")));
                 }
                 *acked = committed;
+            }
+            (Ask::Alter(value), ["ALTERED", "default"]) => {
+                self.nothing_failed(line)?;
+                self.acked.insert(SETTING, *value);
+            }
+            (Ask::Settings, ["SETTING", name, rest]) => {
+                if *name == SETTING {
+                    let value = rest.split(' ').next().and_then(|value| value.parse().ok()).expect("a number");
+                    self.view.committed.insert(SETTING, value);
+                }
+                return Ok(());
+            }
+            (Ask::Settings, ["END", ..]) => {
+                let value = self.view.committed[SETTING];
+                let acked = self.acked.insert(SETTING, value).unwrap_or(0);
+                // What was once shown stays (crash story: ACKED from the cache).
+                if value < acked {
+                    return Err(Broken::new("P3", format!("{SETTING} was told to be {acked} and is {value}")));
+                }
             }
             (Ask::Status, ["STATUS", ..]) => self.status(line)?,
             (_, ["ERR", "HALTED" | "STOPPING", _]) | (Ask::Ack(..), ["ERR", "NOT_DELIVERED", _]) => {}
@@ -248,7 +295,8 @@ impl Ledger {
         if distinct.len() != log.len() {
             return Err(Broken::new("P2", format!("a message stands at two offsets: {log:?}")));
         }
-        for group in groups {
+        let settings = self.has_altered().then_some(&SETTING);
+        for group in groups.iter().chain(settings) {
             let committed = self.view.committed.get(group).copied().unwrap_or(0);
             let acked = self.acked.get(group).copied().unwrap_or(0);
             let asked = self.asked.get(group).copied().unwrap_or(0);

@@ -5,6 +5,7 @@
 
 use crate::disk::{POSIX, POSIX_TORN, Profile};
 use plimsoll_core::config::Config;
+use plimsoll_core::settings::Setting;
 
 /// One thing that happens.
 #[derive(Clone, Copy, Debug)]
@@ -84,12 +85,30 @@ fn tail_copied_alone() -> Config {
     Config { copy_whole_bytes_max: 0, ..roomy() }
 }
 
+/// An entry for every frame, and none of a closed segment in memory.
+fn indexed() -> Config {
+    Config { index_stride_bytes: 1, index_bytes: 0, recent_bytes: 0, ..tiny() }
+}
+
+fn flushed_later() -> Config {
+    let mut config = roomy();
+    config.topic_defaults.set(Setting::FlushIntervalMs, Some(5));
+    config
+}
+
 fn padded() -> Config {
     Config { pad_forces: 512, ..roomy() }
 }
 
+const CHANGES: &[Step] = &[
+    Send(0, "ALTER @default retain-bytes=1000001\n"),
+    Effects(3),
+    Send(1, "ALTER @default retain-bytes=1000002\nPUB DURABLE m1\n"),
+    Quiet,
+];
+
 /// All of them, in the order in which they are run.
-pub static WORKLOADS: [Workload; 13] = [
+pub static WORKLOADS: [Workload; 17] = [
     Workload {
         name: "levels",
         about: "publish at mixed levels with group commit, readers at the line",
@@ -144,6 +163,20 @@ pub static WORKLOADS: [Workload; 13] = [
         ..PLAIN
     },
     Workload {
+        name: "sidecar",
+        about: "a roll after which the index of the closed segment is written, and messages of it are read by it",
+        config: indexed,
+        before: Some(&[Send(0, "PUB DURABLE m0*120\nPUB DURABLE m1*120\nPUB DURABLE m2*100\n"), Quiet]),
+        steps: &[
+            Send(0, "PUB DURABLE d1\n"),
+            Send(1, "PUB DURABLE d2*100\n"),
+            Effects(9),
+            Send(2, "READ 1 1\nREAD 2 1\n"),
+            Quiet,
+        ],
+        ..PLAIN
+    },
+    Workload {
         name: "ahead",
         about: "publish into space that is zero-written ahead, up to a roll that cuts the rest",
         config: ahead,
@@ -174,6 +207,34 @@ pub static WORKLOADS: [Workload; 13] = [
             Quiet,
         ],
         groups: &["g", "h"],
+        ..PLAIN
+    },
+    Workload { name: "settings", about: "a topic's settings changed twice", steps: CHANGES, ..PLAIN },
+    Workload {
+        name: "settings-failed-force",
+        about: "the same, and each force fails once, in each way",
+        steps: CHANGES,
+        forces_fail: true,
+        ..PLAIN
+    },
+    Workload {
+        name: "flush-policy",
+        about: "messages that are forced after a time, one that is forced at once, and readers at the line",
+        config: flushed_later,
+        steps: &[
+            Send(0, "PUB WRITTEN w1\nPUB ACCEPTED a1\n"),
+            Quiet,
+            Ms(6),
+            Send(0, "PUB WRITTEN w2\n"),
+            Quiet,
+            Send(1, "PUB DURABLE d1\n"),
+            Send(2, "FETCH g 100 0\n"),
+            Quiet,
+            Send(0, "PUB ACCEPTED a2\n"),
+            Quiet,
+            Ms(6),
+        ],
+        groups: &["g"],
         ..PLAIN
     },
     Workload {
