@@ -246,26 +246,3 @@ pub(crate) fn poll<T>(task: &mut Task<T>) -> Option<T> {
         Poll::Pending => None,
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Also those that have no completion, and are told between two that have one.
-    #[test]
-    fn effects_come_out_in_order_each_with_an_id_of_its_own() {
-        let io = Io::new();
-        let remove = |path: &str| Effect::Remove { path: path.into() };
-        let ids = [io.start(remove("a")), io.start(remove("b"))];
-        io.close(FileId(1));
-        io.close(FileId(2));
-        let last = io.start(remove("c"));
-        let mut emitted = Vec::new();
-        io.drain(&mut emitted);
-        let close = |file| Effect::CloseFile { file: FileId(file) };
-        let effects: Vec<&Effect> = emitted.iter().map(|(_, effect)| effect).collect();
-        assert_eq!(effects, [&remove("a"), &remove("b"), &close(1), &close(2), &remove("c")]);
-        assert_eq!([emitted[0].0, emitted[1].0, emitted[4].0], [ids[0], ids[1], last]);
-        assert!(emitted.is_sorted_by(|(before, _), (behind, _)| before < behind), "{emitted:?}");
-    }
-}

@@ -142,32 +142,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_topic_is_these_names() {
-        let dir = topic("orders");
-        assert_eq!((dir.as_str(), tmp(&dir).as_str()), ("topics/orders", "topics/orders.tmp"));
-        for (path, name) in [
-            (topic_toml(&dir), "topic.toml"),
-            (watermark(&dir), "watermark"),
-            (log(&dir), "log"),
-            (groups(&dir), "groups"),
-            (queues(&dir), "queues"),
-        ] {
-            assert_eq!(path, format!("topics/orders/{name}"));
-            assert!(is_topic_entry(name) && !is_topic_entry(&tmp(name)), "{name}");
-            assert!(!is_of_groups(&path), "{path}");
-        }
-        assert_eq!(group_offset(&dir, "g"), "topics/orders/groups/g.offset");
-        assert!(is_of_groups(&group_offset(&dir, "g")));
-    }
-
-    #[test]
-    fn the_data_directory_holds_these_names() {
-        for name in ["LOCK", "plimsoll.toml", "ballast", "topics", "lost+found"] {
-            assert!(is_data_entry(name) && !is_data_entry(&tmp(name)), "{name}");
-        }
-    }
-
-    #[test]
     fn segment_names_come_back() {
         let path = segment("topics/default", 123);
         assert_eq!(path, "topics/default/log/00000000000000000123.log");
@@ -180,6 +154,16 @@ mod tests {
         assert_eq!(parse_index("00000000000000000123.index"), Some(123));
         for bad in ["123.index", "00000000000000000123.log", "00000000000000000123.index.tmp"] {
             assert_eq!(parse_index(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_ours_is_known_by_its_name() {
+        for ours in ["LOCK", "plimsoll.toml", "ballast", "topics", "lost+found"] {
+            assert!(is_data_entry(ours) && !is_topic_entry(ours), "{ours}");
+        }
+        for ours in ["topic.toml", "watermark", "log", "groups", "queues"] {
+            assert!(is_topic_entry(ours) && !is_data_entry(ours), "{ours}");
         }
     }
 
