@@ -65,6 +65,14 @@ fn p10_a_recovery_that_cannot_do_a_step_halts() {
     }
 }
 
+#[test]
+fn a_leftover_that_somebody_else_removes_meanwhile_is_gone() {
+    let is_removal =
+        |effect: &Effect, path: &str| matches!(effect, Effect::RemoveDir { .. }) && path == "topics/half.tmp";
+    let h = restarted(|h| h.fail_next(is_removal, IoErrorKind::NotFound));
+    assert_eq!((h.halted.clone(), h.unfired_failures()), (None, 0));
+}
+
 /// The mark of a write that failed for want of room, and was given up, hits the next force: that one was not tried.
 #[test]
 fn p10_only_a_force_behind_a_failed_write_is_tried_again() {
