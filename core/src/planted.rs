@@ -73,12 +73,14 @@ pub enum Planted {
     SeekUnbounded,
     /// Story 14: what the groups have acknowledged is no evidence.
     GroupsNoEvidence,
+    /// A batch is written as two frames.
+    BatchInTwoFrames,
 }
 
 #[cfg(feature = "planted")]
 impl Planted {
     /// All of them, each with the promise that it breaks.
-    pub const ALL: [(Planted, &'static str); 33] = [
+    pub const ALL: [(Planted, &'static str); 34] = [
         (Planted::AcknowledgeBeforeForce, "P3"),
         (Planted::ReplyBeforeCompletion, "P3"),
         (Planted::ReplyBeforeSlot, "P3"),
@@ -112,6 +114,7 @@ impl Planted {
         (Planted::HoleBelowStart, "P8"),
         (Planted::SeekUnbounded, "P5"),
         (Planted::GroupsNoEvidence, "P7"),
+        (Planted::BatchInTwoFrames, "P2"),
     ];
 }
 

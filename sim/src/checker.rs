@@ -5,12 +5,12 @@
 //! really has. So a reply that comes before its force is caught at the reply, not at some later power loss (P3, P4).
 
 use crate::disk::SimDisk;
-use crate::model::{Broken, Check, End, Fate, Log, Model, Open, broken};
+use crate::model::{Broken, Check, End, Log, Model, Open, broken};
 use crate::reply::{self, Seen, Shape};
 use crate::view::{Depth, LogView};
 use plimsoll_core::config::Config;
 use plimsoll_core::effect::{ConnectionId, Effect, Halt, HaltKind, IoError, IoErrorKind, Report};
-use plimsoll_core::message::Message;
+use plimsoll_core::message;
 use plimsoll_core::record::{self, Decoded, Kind, Salt};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,7 +20,7 @@ const WRITES_MAX: u64 = 16;
 /// What a client asked for, as far as the answer can be judged by it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// `PUB`, `PUBN`: an attempt of the model.
+    /// `PUB`, `PUBN`: an attempt of the model. `PUBB`: the first of several.
     Publish(usize),
     /// `FETCH`.
     Fetch {
@@ -154,6 +154,8 @@ pub struct Checker {
     views: BTreeMap<(String, bool), LogView>,
     life: Life,
     next_ask: u64,
+    /// The most messages that were published as one.
+    largest_batch: u64,
     /// Replies that were checked.
     pub replies: u64,
     /// Only detection can be asked for: somebody was at the disk.
@@ -170,6 +172,7 @@ impl Checker {
             views: BTreeMap::new(),
             life: Life::default(),
             next_ask: 0,
+            largest_batch: 0,
             replies: 0,
             damaged: false,
         }
@@ -337,6 +340,10 @@ impl Checker {
         let (id, life) = (self.next_ask, self.life.number);
         let log = self.model.log(topic);
         let (existed, firm_end, mut moment) = (log.exists, log.firm_end, 0);
+        if let Ask::Publish(number) = ask {
+            self.largest_batch = self.largest_batch.max(self.model.together(number).len() as u64);
+        }
+        let log = self.model.log(topic);
         if let Ask::Fetch { group, .. } | Ask::Ack { group, .. } | Ask::Seek { group, .. } = &ask {
             let group_model = log.groups.entry(group.clone()).or_default();
             moment = group_model.moment();
@@ -450,9 +457,11 @@ impl Checker {
             return broken("P10", format!("{seen:?} was answered after {failure}"));
         }
         match (&asked.ask, seen) {
-            (Ask::Publish(number), Seen::Published { offset, level }) => {
+            (Ask::Publish(number), Seen::Published { offset, level, count })
+                if self.model.attempts[*number].batch.map(|(_, count)| count as u64) == *count =>
+            {
                 self.model.published(*number, *offset, level)?;
-                self.holds_level(topic, *offset, level, disk)
+                self.holds_level(topic, *offset + count.unwrap_or(1) - 1, level, disk)
             }
             (Ask::Fetch { group, max }, Seen::Messages(messages)) => {
                 self.messages(topic, messages, *max, disk)?;
@@ -538,7 +547,7 @@ impl Checker {
         }
         match &asked.ask {
             // HALTED leaves open what happened; every other refusal says that nothing of it was stored.
-            Ask::Publish(number) if code != "HALTED" => self.model.attempts[*number].fate = Fate::Refused,
+            Ask::Publish(number) if code != "HALTED" => self.model.refused(*number),
             Ask::Ack { group, .. } | Ask::Seek { group, .. } if code != "HALTED" => {
                 let id = asked.id;
                 self.model.log(topic).groups.entry(group.clone()).or_default().refused(id);
@@ -556,7 +565,8 @@ impl Checker {
         let written = self.end(topic, Depth::Cache, offset + 1, disk);
         let queued = (offset + 1).saturating_sub(written);
         // What waits to be written, what went down with the last force (it was waiting, too), and the batches under way.
-        let bound = 2 * u64::from(self.limits.queue_messages) + WRITES_MAX * u64::from(self.limits.batch_messages);
+        let in_write = u64::from(self.limits.batch_messages).max(self.largest_batch);
+        let bound = 2 * u64::from(self.limits.queue_messages) + WRITES_MAX * in_write;
         if queued > bound && level == "ACCEPTED" {
             return broken("P13", format!("{queued} messages of {topic} are queued, over the limit"));
         }
@@ -601,12 +611,30 @@ impl Checker {
             }
         }
         for message in messages {
-            let number = self.model.delivered(topic, message.offset, &message.value)?;
+            let number = self.delivered(topic, message.offset, &message.value, disk)?;
             if let Some(words) = &message.meta {
                 self.meta(number, message.offset, words)?;
             }
         }
         Ok(())
+    }
+
+    /// A message is delivered; if it is of a batch, all of that is as durable.
+    fn delivered(&mut self, topic: &str, offset: u64, value: &[u8], disk: &SimDisk) -> Result<usize, Broken> {
+        let number = self.model.delivered(topic, offset, value)?;
+        let behind = (self.model.together(number).end - number) as u64;
+        if behind > 1 && !self.damaged {
+            let durable = self.end(topic, Depth::Platter, offset + behind, disk);
+            if durable < offset + behind {
+                return broken(
+                    "P2",
+                    format!(
+                        "offset {offset} of {topic} is delivered, and the batch that it is of ends behind {durable}"
+                    ),
+                );
+            }
+        }
+        Ok(number)
     }
 
     fn meta(&self, number: usize, offset: u64, words: &[String]) -> Check {
@@ -800,18 +828,20 @@ impl Checker {
                     format!("READRAW of {topic} sent offset {} where {expected} belongs", frame.offset),
                 );
             }
-            if frame.kind == Kind::Message {
-                let message = Message::parse(frame.payload);
-                let Some(message) = message else {
+            if matches!(frame.kind, Kind::Message | Kind::Batch) {
+                let Some(messages) = message::messages(&frame) else {
                     return broken("P4", format!("READRAW of {topic}: offset {expected} is no message"));
                 };
-                if !self.damaged && self.end(topic, Depth::Platter, expected + 1, disk) <= expected {
+                let end = expected + frame.count;
+                if !self.damaged && self.end(topic, Depth::Platter, end, disk) < end {
                     return broken(
                         "P4",
                         format!("READRAW delivers offset {expected} of {topic} above the platter's end"),
                     );
                 }
-                self.model.delivered(topic, expected, message.value)?;
+                for (offset, message) in messages {
+                    self.delivered(topic, offset, message.value, disk)?;
+                }
             }
             expected += frame.count;
             at += frame.size();

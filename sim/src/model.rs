@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// A promise that was not kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,7 +69,7 @@ pub enum Fate {
     Named(u64),
 }
 
-/// One request to publish: every one has a payload of its own.
+/// One message of a request to publish: every one has a payload of its own.
 #[derive(Clone, Debug)]
 pub struct Attempt {
     /// Where to.
@@ -81,6 +82,22 @@ pub struct Attempt {
     pub headers: Vec<(Vec<u8>, Vec<u8>)>,
     /// What became of it.
     pub fate: Fate,
+    /// For a message of a batch: the number of the batch's first, and how many it has.
+    pub batch: Option<(usize, usize)>,
+}
+
+impl Attempt {
+    /// A message by itself, without key and headers, that is about to be sent.
+    pub fn new(topic: &str, payload: Vec<u8>) -> Attempt {
+        Attempt {
+            topic: topic.to_owned(),
+            payload: payload.into(),
+            key: None,
+            headers: Vec::new(),
+            fate: Fate::Unanswered,
+            batch: None,
+        }
+    }
 }
 
 /// One topic's log, as far as clients know it.
@@ -267,10 +284,23 @@ impl Model {
         self.logs.entry(topic.to_owned()).or_default()
     }
 
-    /// A message was answered `OK <offset> <level>`.
+    /// The messages that share the request of this one: all of its batch, or it alone.
+    pub fn together(&self, number: usize) -> Range<usize> {
+        let (first, count) = self.attempts[number].batch.unwrap_or((number, 1));
+        first..first + count
+    }
+
+    /// Nothing of the request may be stored.
+    pub fn refused(&mut self, number: usize) {
+        let together = self.together(number);
+        self.attempts[together].iter_mut().for_each(|attempt| attempt.fate = Fate::Refused);
+    }
+
+    /// A message or a batch was answered `OK <offset> <level>`; the offset is the first one's.
     pub fn published(&mut self, number: usize, offset: u64, level: &str) -> Check {
-        let attempt = &mut self.attempts[number];
-        let topic = attempt.topic.clone();
+        let together = self.together(number);
+        let end = offset + together.len() as u64;
+        let topic = self.attempts[number].topic.clone();
         let log = self.logs.entry(topic.clone()).or_default();
         if offset < log.floor {
             return broken(
@@ -281,9 +311,10 @@ impl Model {
                 ),
             );
         }
-        attempt.fate = Fate::Named(offset);
-        name(log, &topic, offset, number, "P2")?;
-        let end = offset + 1;
+        for (number, offset) in together.zip(offset..) {
+            self.attempts[number].fate = Fate::Named(offset);
+            name(log, &topic, offset, number, "P2")?;
+        }
         log.claimed_end = log.claimed_end.max(end);
         match level {
             "DURABLE" => log.firm_end = log.firm_end.max(end),
@@ -293,7 +324,7 @@ impl Model {
         Ok(())
     }
 
-    /// A reader was sent a message: from now on it stands.
+    /// A reader was sent a message: from now on it stands. If it is of a batch, all of that stands in its place, or none of it would.
     pub fn delivered(&mut self, topic: &str, offset: u64, value: &[u8]) -> Result<usize, Broken> {
         let found = number_in(value).filter(|number| self.attempts.get(*number).is_some_and(|a| a.payload == value));
         let Some(number) = found else {
@@ -328,11 +359,22 @@ impl Model {
             }
             _ => {}
         }
-        self.attempts[number].fate = Fate::Named(offset);
-        let log = self.log(topic);
+        let together = self.together(number);
+        let Some(first) = offset.checked_sub((number - together.start) as u64) else {
+            return broken(
+                "P2",
+                format!("message {number} of {topic} is delivered at {offset}, and its batch began before"),
+            );
+        };
+        let log = self.logs.entry(topic.to_owned()).or_default();
         let promise = if offset < log.firm_end { "P1" } else { "P2" };
         name(log, topic, offset, number, promise)?;
-        log.firm_end = log.firm_end.max(offset + 1);
+        let end = first + together.len() as u64;
+        for (number, offset) in together.zip(first..) {
+            self.attempts[number].fate = Fate::Named(offset);
+            name(log, topic, offset, number, "P2")?;
+        }
+        log.firm_end = log.firm_end.max(end);
         log.claimed_end = log.claimed_end.max(log.firm_end);
         Ok(number)
     }
@@ -385,13 +427,7 @@ mod tests {
     use super::*;
 
     fn model_with(messages: usize) -> Model {
-        let attempt = |n: usize| Attempt {
-            topic: "t".into(),
-            payload: format!("m{n}.").into_bytes().into(),
-            key: None,
-            headers: Vec::new(),
-            fate: Fate::Unanswered,
-        };
+        let attempt = |n: usize| Attempt::new("t", format!("m{n}.").into_bytes());
         Model { attempts: (0..messages).map(attempt).collect(), ..Model::default() }
     }
 
@@ -426,6 +462,26 @@ mod tests {
         assert_eq!(model.delivered("t", 1, b"m2.x").expect_err("wrong bytes").promise, "P4");
         model.attempts[2].fate = Fate::Refused;
         assert_eq!(model.delivered("t", 1, b"m2.").expect_err("refused").promise, "P11");
+    }
+
+    #[test]
+    fn a_batch_stands_as_a_whole_or_not_at_all() {
+        let mut model = model_with(5);
+        (1..4).for_each(|n| model.attempts[n].batch = Some((1, 3)));
+        assert_eq!(model.published(0, 0, "DURABLE"), Ok(()));
+        let mut stored = model.clone();
+        assert_eq!(stored.published(1, 1, "DURABLE"), Ok(()));
+        assert_eq!(stored.log("t").firm_end, 4);
+        assert_eq!(stored.delivered("t", 3, b"m3."), Ok(3));
+        // Never answered, and seen in part: the rest stands beside it.
+        assert_eq!(model.delivered("t", 2, b"m2."), Ok(2));
+        assert_eq!(model.clone().delivered("t", 3, b"m3."), Ok(3));
+        assert_eq!(model.clone().delivered("t", 3, b"m4.").expect_err("half a batch").promise, "P1");
+        assert_eq!(model.clone().published(4, 3, "ACCEPTED").expect_err("half a batch").promise, "P2");
+        assert_eq!(model.published(4, 4, "ACCEPTED"), Ok(()));
+        let mut early = model_with(5);
+        (1..4).for_each(|n| early.attempts[n].batch = Some((1, 3)));
+        assert_eq!(early.delivered("t", 0, b"m2.").expect_err("its first has no place").promise, "P2");
     }
 
     #[test]

@@ -99,6 +99,8 @@ pub struct Plan {
     pub payload_bytes: u32,
     /// A client's mean pause between actions, nanoseconds.
     pub pause_ns: u64,
+    /// Whether messages are published in batches, too.
+    pub batches: bool,
     /// What goes wrong.
     pub rates: Rates,
 }
@@ -141,6 +143,7 @@ impl Plan {
             clients: roles,
             window: number(d, "requests under way", &[1, 2, 4, 16]),
             payload_bytes: number(d, "payload bytes", &[64, 12, 200, 700, 3000]).min(config.payload_bytes_max),
+            batches: number(d, "batches", &["no", "yes", "yes"]) == "yes",
             pause_ns: number(d, "pause between actions, µs", &[50, 1, 500, 20_000]) * 1000,
             rates: draw_rates(d),
             config,
@@ -164,6 +167,7 @@ fn draw_config(d: &mut Decider, profile: &Profile, sector_bytes: u32) -> Config 
     Config {
         segment_bytes: number(d, "segment bytes", &[64 << 20, 512, 1024, 2048, 4096, 16 << 10]),
         payload_bytes_max: number(d, "max payload", &[64 << 10, 100, 1000, 4096]),
+        publish_batch_bytes_max: number(d, "max publish batch", &[1 << 20, 100, 3000]),
         queue_messages: number(d, "queue messages", &[1024, 1, 2, 8, 64]),
         queue_bytes: number(d, "queue bytes", &[64 << 20, 200, 5000]),
         batch_messages: number(d, "batch messages", &[256, 1, 3, 16]),

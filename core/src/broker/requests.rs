@@ -65,6 +65,8 @@ impl Broker {
             Request::Hello => Ok(Some(Reply::Hello(Hello {
                 version: env!("CARGO_PKG_VERSION"),
                 payload_bytes_max: self.config.payload_bytes_max,
+                publish_batch_bytes_max: self.config.publish_batch_bytes_max,
+                queue_messages: self.config.queue_messages,
                 unanswered_max: self.config.unanswered_max,
                 fetch_wait_ms_max: self.config.fetch_wait_ms_max,
                 fetch_bytes_max: self.config.fetch_bytes_max,
@@ -102,10 +104,11 @@ impl Broker {
         let mut topic = topic.borrow_mut();
         match topic.admit(&self.config, &self.io, now, id, &mut client.mark, &publish) {
             Admission::Admitted(offset) => {
+                let batch = publish.batch;
                 if publish.level == Level::Accepted {
-                    client.answer_now(Slot::Published { offset, level: Level::Accepted });
+                    client.answer_now(Slot::Published { offset, level: Level::Accepted, batch });
                 } else {
-                    let waiter = Waiter { offset, connection: id, request: client.open_slot() };
+                    let waiter = Waiter { offset, batch, connection: id, request: client.open_slot() };
                     match publish.level {
                         Level::Durable => topic.commit.waiting_durable.push_back(waiter),
                         _ => topic.commit.waiting_written.push_back(waiter),

@@ -23,11 +23,13 @@ use crate::event::Now;
 use crate::group::cursor::Group;
 use crate::io::{Io, Owner, TopicId};
 use crate::message;
-use crate::protocol::{Publish, TopicStatus};
+use crate::planted::planted;
+use crate::protocol::{BodyReader, Publish, TopicStatus};
 use crate::record::{self, Kind, LogId, Salt};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 use group_commit::Commit;
 use index::Index;
 
@@ -138,7 +140,7 @@ impl Topic {
         self.segments.get(after.checked_sub(1)?)
     }
 
-    /// Takes a message in, or says why not. `mark` is the connection's membership in the batches (see
+    /// Takes a message or a batch in, or says why not; the offset is that of the first. `mark` is the connection's membership in the batches (see
     /// [`group_commit::Gather`]).
     pub(crate) fn admit(
         &mut self,
@@ -149,12 +151,18 @@ impl Topic {
         mark: &mut Option<group_commit::Mark>,
         publish: &Publish,
     ) -> Admission {
-        let has_key = publish.key.is_some();
-        let body = message::body_bytes(false, publish.key.as_deref(), &publish.headers, publish.value.len());
-        let size = (record::OVERHEAD_BYTES + body) as u64;
+        let count = publish.count();
+        let body = match publish.batch {
+            None => message::body_bytes(false, publish.key.as_deref(), &publish.headers, publish.value.len()),
+            Some(count) => message::batch_bytes(count, publish.value.len()),
+        };
+        let mut size = (record::OVERHEAD_BYTES + body) as u64;
+        if planted!(io, BatchInTwoFrames) && count > 1 {
+            size += (record::OVERHEAD_BYTES + message::batch_bytes(0, 0)) as u64;
+        }
 
         self.emit_writes(config, io);
-        if let Some(admission) = self.queue_is_full(config, connection, size) {
+        if let Some(admission) = self.queue_is_full(config, connection, count, size) {
             return admission;
         }
         if let Some(admission) = self.make_room(config, io, size) {
@@ -165,18 +173,46 @@ impl Topic {
         let durable = self.durable;
         let segment = self.segments.back_mut().expect("a topic has an active segment");
         let position = segment.end;
-        let batch = self.commit.batch_for(config, position, offset, size);
-        let kind = Kind::Message as u8 | message::flags(false, has_key, !publish.headers.is_empty());
-        record::encode(&mut batch.bytes, segment.salt, offset, durable, kind, now.wall_ms, |out| {
-            message::encode_head(out, None, publish.key.as_deref(), &publish.headers);
-            for piece in publish.value.pieces() {
-                out.extend_from_slice(piece);
+        let end = offset + u64::from(count);
+        let batch = self.commit.batch_for(config, position, offset, count, size);
+        let mut messages = publish.value.reader();
+        match publish.batch {
+            None => {
+                let kind =
+                    Kind::Message as u8 | message::flags(false, publish.key.is_some(), !publish.headers.is_empty());
+                record::encode(&mut batch.bytes, segment.salt, offset, durable, kind, now.wall_ms, |out| {
+                    message::encode_head(out, None, publish.key.as_deref(), &publish.headers);
+                    publish.value.pieces().iter().for_each(|piece| out.extend_from_slice(piece));
+                });
             }
-        });
-        batch.end = offset + 1;
+            // All or none: one frame has one checksum, and one write.
+            Some(count) => {
+                let parts = if planted!(io, BatchInTwoFrames) && count > 1 {
+                    [count / 2, count - count / 2]
+                } else {
+                    [count, 0]
+                };
+                let mut first = offset;
+                for part in parts.into_iter().filter(|part| *part > 0) {
+                    record::encode(
+                        &mut batch.bytes,
+                        segment.salt,
+                        first,
+                        durable,
+                        Kind::Batch as u8,
+                        now.wall_ms,
+                        |out| {
+                            encode_batch(out, part, &mut messages);
+                        },
+                    );
+                    first += u64::from(part);
+                }
+            }
+        }
+        batch.end = end;
         segment.index.note(offset, position, now.wall_ms);
         segment.end += size;
-        self.next += 1;
+        self.next = end;
         self.last_publish_ns = now.monotonic_ns;
         self.commit.gather.count(self.id, mark);
         if self.commit.queue_owner.is_none() {
@@ -190,7 +226,7 @@ impl Topic {
 
     /// The bound on what has an offset and waits to be written (P13). A client that fills it alone waits, too; it is not
     /// told off for pipelining.
-    fn queue_is_full(&mut self, config: &Config, connection: ConnectionId, size: u64) -> Option<Admission> {
+    fn queue_is_full(&mut self, config: &Config, connection: ConnectionId, count: u32, size: u64) -> Option<Admission> {
         let messages = self.next - self.commit.emitted();
         if self.next == self.written {
             self.commit.queue_owner = None;
@@ -198,7 +234,7 @@ impl Topic {
             return None;
         }
         let bytes = self.commit.queued_bytes();
-        if messages < u64::from(config.queue_messages) && bytes + size <= config.queue_bytes {
+        if messages + u64::from(count) <= u64::from(config.queue_messages) && bytes + size <= config.queue_bytes {
             return None;
         }
         if self.commit.write_blocked() {
@@ -327,6 +363,17 @@ impl Topic {
 
     pub(crate) fn active_for_padding(&mut self) -> &mut Segment {
         self.active_mut()
+    }
+}
+
+/// Appends the value of a batch: how many messages, then each with its length, its kind and its value.
+fn encode_batch(out: &mut Vec<u8>, count: u32, messages: &mut BodyReader<'_>) {
+    out.extend_from_slice(&count.to_be_bytes());
+    for _ in 0..count {
+        let value = messages.u32().expect("the codec has counted them") as usize;
+        message::encode_batched_head(out, value);
+        let whole = messages.read(value, |piece| out.extend_from_slice(piece));
+        debug_assert!(whole, "the codec has measured them");
     }
 }
 

@@ -33,7 +33,6 @@ use crate::event::{Event, Now};
 use crate::group::offset_file;
 use crate::io::{Io, Owner, Task, TaskId, poll};
 use crate::layout;
-use crate::message::Message;
 use crate::planted::planted;
 use crate::record::{self, Decoded, Invalid, Kind, LogId, Salt};
 use alloc::boxed::Box;
@@ -524,8 +523,7 @@ async fn scan_segment(
         }
         match scan.step() {
             Step::Frame { position, frame } => {
-                let time = Message::parse(frame.payload).map_or(i64::MIN, |message| message.timestamp_ms);
-                index.note(frame.offset, position, time);
+                index.note(frame.offset, position, frame.time_ms().unwrap_or(i64::MIN));
             }
             Step::Invalid(invalid) => break invalid,
             Step::NeedBytes(needed) => match reader.next().await? {

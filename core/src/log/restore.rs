@@ -30,7 +30,6 @@ use crate::group::offset_file;
 use crate::io::{Io, TopicId};
 use crate::layout;
 use crate::log::index::Index;
-use crate::message::Message;
 use crate::planted::planted;
 use crate::record::{self, Salt};
 use alloc::rc::Rc;
@@ -251,8 +250,7 @@ async fn copy_frames(
     let (mut read_to, mut written, mut end) = (from, 0, 0);
     while scan.position() < last.end {
         if let Step::Frame { frame, .. } = scan.step() {
-            let time = Message::parse(frame.payload).map_or(i64::MIN, |message| message.timestamp_ms);
-            index.note(frame.offset, end, time);
+            index.note(frame.offset, end, frame.time_ms().unwrap_or(i64::MIN));
             record::seal(&mut out, salt, frame.offset, frame.payload);
             end = written + out.len() as u64;
             if (out.len() as u64) < COPY_BYTES {

@@ -42,7 +42,7 @@ macro_rules! row {
 }
 
 /// In the order of `--help`.
-static SETTINGS: [Setting; 27] = [
+static SETTINGS: [Setting; 28] = [
     row!("data", path, data, "Where the messages are; created when missing (its parent must exist)"),
     Setting {
         several: true,
@@ -62,6 +62,12 @@ static SETTINGS: [Setting; 27] = [
     ),
     row!("segment-bytes", bytes, config.segment_bytes, "A segment is rolled before it would grow past this"),
     row!("max-payload", bytes, config.payload_bytes_max, "The largest payload admitted"),
+    row!(
+        "max-publish-batch",
+        bytes,
+        config.publish_batch_bytes_max,
+        "The most bytes of messages published as one; the most messages are those of --queue-messages"
+    ),
     row!("queue-messages", count, config.queue_messages, "Messages of a topic that wait to be written"),
     row!("queue-bytes", bytes, config.queue_bytes, "Bytes of the same"),
     row!("batch-messages", count, config.batch_messages, "Messages in one write"),

@@ -69,6 +69,24 @@ pub fn encode_publish(
     Ok(())
 }
 
+/// Appends a message to the body of a batch: its length, u32, and its value.
+pub fn append_to_batch(body: &mut Vec<u8>, value: &[u8]) {
+    body.extend_from_slice(&(value.len() as u32).to_be_bytes());
+    body.extend_from_slice(value);
+}
+
+/// Appends the request that publishes `count` messages as one (`PUBB`): all of them are stored or, after any crash, none. The body is
+/// made by [`append_to_batch`].
+pub fn encode_batch(out: &mut Vec<u8>, topic: Option<&str>, level: Level, count: u32, body: &[u8]) {
+    begin(out, "PUBB", topic);
+    word(out, level.as_str().as_bytes());
+    number(out, u64::from(count));
+    number(out, body.len() as u64);
+    out.push(b'\n');
+    out.extend_from_slice(body);
+    out.push(b'\n');
+}
+
 /// Whether these bytes stay one word of a line. Whether they are a possible name, the broker says.
 pub(super) fn is_word(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| *byte > b' ' && *byte != 0x7f)
@@ -98,9 +116,9 @@ pub(super) fn number(out: &mut Vec<u8>, number: u64) {
 /// What the broker says to a publish.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PublishReply {
-    /// `OK <offset> <level>`.
+    /// `OK <offset> <level>`, for a batch ` <count>` behind it.
     Stored {
-        /// The offset it got.
+        /// The offset it got; of a batch that of its first message.
         offset: u64,
         /// How safe it is.
         level: Level,
@@ -117,7 +135,14 @@ pub fn publish_reply(text: &[u8]) -> Result<PublishReply, Error> {
     let stored = || {
         let rest = text.strip_prefix(b"OK ")?;
         let (offset, used) = digits(rest)?;
-        let level = Level::parse(rest.get(used..)?.strip_prefix(b" ")?)?;
+        let mut words = rest.get(used..)?.strip_prefix(b" ")?.split(|byte| *byte == b' ');
+        let level = Level::parse(words.next()?)?;
+        if let Some(count) = words.next() {
+            parse_number(count)?;
+        }
+        if words.next().is_some() {
+            return None;
+        }
         Some(PublishReply::Stored { offset, level })
     };
     match stored() {

@@ -149,6 +149,11 @@ mod hunt {
             Planted::ValidFrameIsEvidence | Planted::EvidenceOffByOne => {
                 vec![lean("plan, payload bytes", "700", 50), lean("after write * of */log/", "power lost", 10)]
             }
+            Planted::BatchInTwoFrames => vec![
+                lean("plan, batches", "yes", 80),
+                lean("client *, action", "publishes a batch", 40),
+                lean("after write * of */log/", "power lost", 10),
+            ],
             Planted::NoTailCopy => [failing_forces(), vec![lean("force * of */log/", "fails", 20)]].concat(),
             Planted::ResetUnreadableOffset | Planted::LeftoversBeforeJudgement => at_the_disk(),
             Planted::LengthOnlyRecovery => vec![

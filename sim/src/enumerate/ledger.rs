@@ -32,7 +32,8 @@ type Payload = Arc<str>;
 /// What a client waits for.
 #[derive(Clone, Debug)]
 enum Ask {
-    Publish(Payload),
+    /// One message, or a batch.
+    Publish(Vec<Payload>),
     Read,
     Fetch(&'static str),
     Ack(&'static str, u64),
@@ -63,6 +64,8 @@ impl View {
 #[derive(Clone, Default)]
 pub(super) struct Ledger {
     sent: BTreeSet<Payload>,
+    /// Those that were sent as one.
+    batches: Vec<Vec<Payload>>,
     /// Answered DURABLE: survives everything (P1).
     durable: BTreeMap<u64, Payload>,
     /// Answered WRITTEN or more: survives the kill of the process, unless a force failed.
@@ -89,10 +92,11 @@ impl Ledger {
             let words: Vec<&str> = request.splitn(3, ' ').collect();
             let group = |name: &str| *groups.iter().find(|group| **group == name).expect("a group of the workload");
             let ask = match words[..] {
-                ["PUB", _, payload] => {
-                    let payload: Payload = payload.into();
-                    assert!(self.sent.insert(payload.clone()), "each payload is sent once: {payload}");
-                    Ask::Publish(payload)
+                ["PUB", _, payload] => Ask::Publish(vec![self.sent(payload)]),
+                ["PUBB", _, payloads] => {
+                    let batch: Vec<Payload> = payloads.split(' ').map(|payload| self.sent(payload)).collect();
+                    self.batches.push(batch.clone());
+                    Ask::Publish(batch)
                 }
                 ["READ", ..] => Ask::Read,
                 ["FETCH", name, _] => Ask::Fetch(group(name)),
@@ -107,6 +111,12 @@ impl Ledger {
             };
             self.waiting.entry(client).or_default().push_back(ask);
         }
+    }
+
+    fn sent(&mut self, payload: &str) -> Payload {
+        let payload: Payload = payload.into();
+        assert!(self.sent.insert(payload.clone()), "each payload is sent once: {payload}");
+        payload
     }
 
     /// A force has failed: after this nothing is acknowledged any more (P10).
@@ -153,6 +163,7 @@ impl Ledger {
         };
         hash.number(self.sent.len() as u64);
         self.sent.iter().for_each(|payload| hash.bytes(payload.as_bytes()));
+        hash.number(self.batches.len() as u64);
         messages(hash, &self.durable);
         messages(hash, &self.written);
         messages(hash, &self.seen);
@@ -192,8 +203,16 @@ impl Ledger {
                 let committed = reply.first().map_or(self.view.log.len() as u64, |(offset, _)| *offset);
                 self.view.committed.insert(group, committed);
             }
-            (Ask::Publish(payload), ["OK", offset, level]) => {
-                self.published(offset.parse().expect("an offset"), payload.clone(), level)?;
+            (Ask::Publish(payloads), ["OK", offset, level]) => {
+                let level = match level.split_once(' ') {
+                    Some((level, count)) if count.parse() == Ok(payloads.len()) => level,
+                    Some(_) => return Err(Broken::new("P14", format!("{ask:?} was answered {line}"))),
+                    None => level,
+                };
+                let first: u64 = offset.parse().expect("an offset");
+                for (payload, offset) in payloads.iter().zip(first..) {
+                    self.published(offset, payload.clone(), level)?;
+                }
             }
             (Ask::Ack(group, offset), ["ACKED", committed]) => {
                 self.nothing_failed(line)?;
@@ -247,6 +266,15 @@ impl Ledger {
         let distinct: BTreeSet<&Payload> = log.iter().collect();
         if distinct.len() != log.len() {
             return Err(Broken::new("P2", format!("a message stands at two offsets: {log:?}")));
+        }
+        // Before and behind a crash, whether or not it was answered.
+        for batch in &self.batches {
+            let first = log.iter().position(|payload| batch.contains(payload));
+            if let Some(first) = first
+                && !log[first..].starts_with(batch)
+            {
+                return Err(Broken::new("P2", format!("of the batch {batch:?} there is only a part: {log:?}")));
+            }
         }
         for group in groups {
             let committed = self.view.committed.get(group).copied().unwrap_or(0);

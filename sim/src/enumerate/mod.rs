@@ -13,7 +13,8 @@
 //! - The start is never refused (P8), and comes to an end.
 //! - What was answered DURABLE is there (P1), what was ever delivered is there and the same (P4); after the kill of a process
 //!   also what was answered WRITTEN, unless a force had failed.
-//! - Offsets are dense from 0, no message stands twice, no other bytes than those sent (P2, P7).
+//! - Offsets are dense from 0, no message stands twice, no other bytes than those sent; of a batch all messages stand side by side, or
+//!   none (P2, P7).
 //! - Groups go on where they were told that they are, and not further (P5, P6).
 //! - A recovery that was interrupted comes to the same end as the one that was not (P9).
 //! - Where a bit rots after the crash: the start is refused and changes nothing, or nothing promised is missing (P7).
@@ -368,7 +369,7 @@ impl<'a> Search<'a> {
                 Step::Send(client, requests) => {
                     let requests = workload::written_out(requests);
                     ledger.note(client, &requests, self.workload.groups);
-                    machine.send(client, &requests);
+                    machine.send(client, &workload::on_the_wire(&requests));
                 }
                 Step::Effects(n) => machine.run(ledger, observer, n)?,
                 Step::Quiet => machine.run(ledger, observer, usize::MAX)?,
@@ -465,7 +466,7 @@ impl<'a> Search<'a> {
         }
         let mut ask = |machine: &mut Machine, ledger: &mut Ledger, requests: &str| {
             ledger.note(0, requests, groups);
-            machine.send(0, requests);
+            machine.send(0, &workload::on_the_wire(requests));
             machine.run(ledger, observer, usize::MAX)
         };
         ask(machine, ledger, "READ 0 1000\n")?;

@@ -3,7 +3,7 @@
 use super::network::Owner;
 use super::{MILLIS, Part, SECONDS, Step, Todo, World};
 use crate::checker::Ask;
-use crate::model::{Attempt, Fate, broken};
+use crate::model::{Attempt, broken};
 use crate::reply::Seen;
 use plimsoll_core::effect::ConnectionId;
 use std::collections::VecDeque;
@@ -107,13 +107,7 @@ impl World {
                 let at = self.checker.model.attempts.len();
                 let payload = format!("m{at}.audit");
                 let line = format!("PUB @{topic} DURABLE {payload}\n");
-                self.checker.model.attempts.push(Attempt {
-                    topic: topic.clone(),
-                    payload: payload.into_bytes().into(),
-                    key: None,
-                    headers: Vec::new(),
-                    fate: Fate::Unanswered,
-                });
+                self.checker.model.attempts.push(Attempt::new(&topic, payload.into_bytes()));
                 self.ask_audit(connection, &topic, Ask::Publish(at), line);
             }
         }

@@ -3,7 +3,7 @@
 use super::network::Owner;
 use super::{MICROS, MILLIS, Part, SECONDS, Step, Todo, World};
 use crate::checker::Ask;
-use crate::model::{Attempt, Fate};
+use crate::model::Attempt;
 use crate::reply::Seen;
 use crate::tape::Concern;
 use crate::trace::Lane;
@@ -45,6 +45,8 @@ struct Message {
     level: &'static str,
     bytes: usize,
     binary: bool,
+    /// So many messages of so many bytes as one.
+    batch: Option<usize>,
 }
 
 impl Client {
@@ -75,13 +77,14 @@ impl Client {
 }
 
 /// What a client may do: the words, and how likely for a producer, a consumer, a reader, a rude client.
-const ACTIONS: [(&str, [u32; 4]); 28] = [
+const ACTIONS: [(&str, [u32; 4]); 29] = [
     ("rests", [2, 2, 2, 2]),
     ("publishes DURABLE", [30, 3, 3, 4]),
     ("publishes WRITTEN", [10, 1, 1, 2]),
     ("publishes ACCEPTED", [10, 1, 1, 2]),
     ("publishes bytes with key and headers", [10, 1, 2, 2]),
     ("publishes several at once", [10, 1, 1, 2]),
+    (BATCH, [12, 1, 1, 2]),
     ("fetches", [2, 40, 4, 4]),
     ("fetches and waits", [1, 10, 2, 4]),
     ("acknowledges all", [1, 25, 1, 2]),
@@ -105,6 +108,9 @@ const ACTIONS: [(&str, [u32; 4]); 28] = [
     ("publishes a frame", [2, 0, 0, 6]),
     ("acknowledges what it was not sent", [0, 2, 1, 3]),
 ];
+
+/// In some worlds only.
+const BATCH: &str = "publishes a batch";
 
 const LEVELS: [&str; 3] = ["DURABLE", "WRITTEN", "ACCEPTED"];
 
@@ -160,7 +166,9 @@ impl World {
 
     fn act(&mut self, number: usize, connection: ConnectionId, action: u32) -> Step {
         let role = self.clients[number].role as usize;
-        let weights: Vec<u32> = ACTIONS.iter().map(|(_, weights)| weights[role]).collect();
+        let exists = |action: &str| action != BATCH || self.plan.batches;
+        let weight = |(action, weights): &(&str, [u32; 4])| if exists(action) { weights[role] } else { 0 };
+        let weights: Vec<u32> = ACTIONS.iter().map(weight).collect();
         let what = format!("client {number}, action {action}");
         let picked =
             self.d.weighted(Concern::Clients, &weights, format_args!("{what}"), &|picked| ACTIONS[picked].0.to_owned());
@@ -185,6 +193,7 @@ impl World {
                     self.publish_new(number, connection, &what, level, false);
                 }
             }
+            BATCH => self.publish_batch(number, connection, &what),
             "fetches" => self.fetch(number, connection, &what, 0),
             "fetches and waits" => self.fetch(number, connection, &what, 30),
             "acknowledges all" => self.acknowledge(number, connection, &what, false),
@@ -304,10 +313,46 @@ impl World {
         let bytes = sizes[self.one_of(what, "size", sizes.len(), &|picked| {
             ["usual", "tiny", "small", "large", "the limit"][picked].to_owned()
         })];
-        self.publish(number, connection, Message { topic, level, bytes: bytes.min(limit), binary });
+        self.publish(number, connection, Message { topic, level, bytes: bytes.min(limit), binary, batch: None });
+    }
+
+    fn publish_batch(&mut self, number: usize, connection: ConnectionId, what: &str) {
+        let (topic, level) = (self.topic(what), self.level(what));
+        let config = &self.plan.config;
+        let (count_max, batch_bytes_max) = (config.queue_messages as usize, config.publish_batch_bytes_max as usize);
+        let payload_max = (config.payload_bytes_max as usize).min(batch_bytes_max - 4).min(20_000);
+        let full = self.plan.payload_bytes as usize;
+        let counts = [3, 1, 2, 10, 40];
+        let count = counts[self.one_of(what, "messages", counts.len(), &|picked| counts[picked].to_string())];
+        let sizes = [full / 3 + 1, 1, full, payload_max];
+        let words = |picked: usize| ["small", "tiny", "usual", "the limit"][picked].to_owned();
+        let bytes = sizes[self.one_of(what, "size", sizes.len(), &words)].min(payload_max);
+        // A payload is never shorter than the number in it.
+        let count = count.min(count_max).min(batch_bytes_max / (4 + bytes.max(NUMBER_BYTES_MAX))).max(1);
+        self.publish(number, connection, Message { topic, level, bytes, binary: true, batch: Some(count) });
+    }
+
+    fn send_batch(&mut self, number: usize, connection: ConnectionId, message: Message, count: usize) {
+        let Message { topic, level, bytes, .. } = &message;
+        let first = self.checker.model.attempts.len();
+        let mut body = Vec::new();
+        for at in first..first + count {
+            let payload = payload(at, *bytes, true);
+            body.extend_from_slice(&(payload.len() as u32).to_be_bytes());
+            body.extend_from_slice(&payload);
+            let attempt = Attempt { batch: Some((first, count)), ..Attempt::new(topic, payload) };
+            self.checker.model.attempts.push(attempt);
+        }
+        let head = format!("PUBB @{topic} {level} {count} {}\n", body.len());
+        let line = [head.as_bytes(), &body, b"\n"].concat();
+        let topic = topic.clone();
+        self.request(number, connection, &topic, Ask::Publish(first), line, Flight::Publish(message));
     }
 
     fn publish(&mut self, number: usize, connection: ConnectionId, message: Message) {
+        if let Some(count) = message.batch {
+            return self.send_batch(number, connection, message, count);
+        }
         let at = self.checker.model.attempts.len();
         let payload = payload(at, message.bytes, message.binary);
         let Message { topic, level, .. } = &message;
@@ -332,13 +377,7 @@ impl World {
         }
         line.extend_from_slice(&payload);
         line.push(b'\n');
-        self.checker.model.attempts.push(Attempt {
-            topic: topic.clone(),
-            payload: payload.into(),
-            key,
-            headers,
-            fate: Fate::Unanswered,
-        });
+        self.checker.model.attempts.push(Attempt { key, headers, ..Attempt::new(topic, payload) });
         let topic = topic.clone();
         self.request(number, connection, &topic, Ask::Publish(at), line, Flight::Publish(message));
     }
@@ -371,14 +410,7 @@ impl World {
         let mut line = format!("PUBN DURABLE {}\n", payload.len()).into_bytes();
         line.extend_from_slice(&payload);
         line.push(b'\n');
-        let attempt = Attempt {
-            topic: "default".into(),
-            payload: payload.into(),
-            key: None,
-            headers: Vec::new(),
-            fate: Fate::Unanswered,
-        };
-        self.checker.model.attempts.push(attempt);
+        self.checker.model.attempts.push(Attempt::new("default", payload));
         self.ask(number, connection, "default", Ask::Publish(at), line);
     }
 
@@ -430,7 +462,7 @@ impl World {
     }
 
     fn garbage(&mut self, number: usize, connection: ConnectionId, what: &str) {
-        let lines: [(&[u8], &[&str]); 8] = [
+        let lines: [(&[u8], &[&str]); 9] = [
             (b"NONSENSE\n", &["BAD_REQUEST"]),
             (b"\xff\x00\xfe\n", &["BAD_REQUEST"]),
             (b"PUB NEVER x\n", &["BAD_REQUEST"]),
@@ -439,6 +471,8 @@ impl World {
             (b"PUB @../etc DURABLE x\n", &["BAD_NAME", "BAD_REQUEST"]),
             (b"PUB DURABLE \n", &["EMPTY", "BAD_REQUEST"]),
             (b"ACK g 99999999999999999999999\n", &["BAD_REQUEST"]),
+            // The second message is missing; or there may be no batch of two.
+            (b"PUBB DURABLE 2 5\n\0\0\0\x01x\n", &["BAD_REQUEST", "TOO_LARGE"]),
         ];
         let words =
             |picked: usize| String::from_utf8_lossy(&lines[picked].0[..lines[picked].0.len() - 1]).trim().to_owned();
@@ -573,6 +607,9 @@ impl World {
         }
     }
 }
+
+/// What stands before the bytes of a payload: `m<number>.`
+const NUMBER_BYTES_MAX: usize = 12;
 
 fn yes_or_no(picked: usize) -> String {
     ["no", "yes"][picked].to_owned()
