@@ -1,6 +1,7 @@
 //! Limits and policies, validated once, before anything is opened.
 
 use crate::record;
+use crate::settings::Settings;
 use alloc::format;
 use alloc::string::String;
 
@@ -64,6 +65,8 @@ pub struct Config {
     /// The doubtful tail is copied under its segment's own name while the segment's frames are no more than this.
     /// Default 1 MiB.
     pub copy_whole_bytes_max: u64,
+    /// What holds for topics that were told nothing else.
+    pub topic_defaults: Settings,
     /// Random bytes from outside, from which the log ids of new topics are derived.
     pub entropy: [u8; 16],
     /// The bug that is planted.
@@ -100,6 +103,7 @@ impl Default for Config {
             disk_full_retry_ms: 500,
             recent_bytes: 8 << 20,
             copy_whole_bytes_max: 1 << 20,
+            topic_defaults: Settings::NONE,
             entropy: [0; 16],
             #[cfg(feature = "planted")]
             planted: None,

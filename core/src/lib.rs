@@ -24,4 +24,5 @@ pub mod message;
 pub mod planted;
 pub mod protocol;
 pub mod record;
+pub mod settings;
 mod start;

@@ -8,10 +8,11 @@ use crate::io::{Io, TopicId};
 use crate::layout;
 use crate::log::recovery::{self, Conclusion, read_small};
 use crate::log::restore::{self, remove_leftover};
-use crate::log::topic_file::{self, FileError};
+use crate::log::topic_file::{self, FileError, TopicToml};
 use crate::log::{Topic, Trouble, create};
 use crate::planted::planted;
 use crate::record::LogId;
+use crate::settings::Settings;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -162,8 +163,8 @@ pub(crate) async fn start(io: Io, config: Rc<Config>) -> Result<Started, Halt> {
     forced.await.map_err(|trouble| halt(trouble, "recovery"))?;
     if !found.iter().any(|topic| topic.name == layout::DEFAULT_TOPIC) {
         let name = String::from(layout::DEFAULT_TOPIC);
-        let log_id = new_log_id(&io, &config, &name);
-        let created = create::create(io.clone(), TopicId(topics.len()), name, log_id).await;
+        let toml = new_topic(&io, &config, &name, Settings::NONE);
+        let created = create::create(io.clone(), &config, TopicId(topics.len()), name, toml).await;
         topics.push(Rc::new(RefCell::new(created.map_err(|trouble| halt(trouble, "making topic default"))?)));
     }
     let ballast = match make_ballast(&io, config.ballast_bytes).await {
@@ -191,8 +192,13 @@ impl Attempt<'_> {
     }
 }
 
+/// What a new topic is to say about itself.
+pub(crate) fn new_topic(io: &Io, config: &Config, name: &str, settings: Settings) -> TopicToml {
+    TopicToml { log_id: new_log_id(io, config, name), created_ms: io.now().wall_ms, settings }
+}
+
 /// The id of a new log: unique as long as the entropy or the moment differs.
-pub(crate) fn new_log_id(io: &Io, config: &Config, name: &str) -> LogId {
+fn new_log_id(io: &Io, config: &Config, name: &str) -> LogId {
     let mut id = [0; 16];
     if planted!(io, KnownSalt) {
         return id;

@@ -447,6 +447,9 @@ impl Client {
                 groups: fields.number("groups")?,
                 forces: fields.number("forces")?,
                 force_mean_us: fields.number("forceMeanUs")?,
+                force_total_ms: fields.number("forceTotalMs")?,
+                unforced_max: fields.number("unforcedMax")?,
+                unforced_ms_max: fields.number("unforcedMaxMs")?,
             })
         })
     }

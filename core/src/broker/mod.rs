@@ -6,6 +6,7 @@ mod clients;
 mod disk_full;
 mod groups;
 mod requests;
+mod settings;
 mod topics;
 
 use crate::config::Config;
@@ -114,6 +115,7 @@ enum Ended {
     Delivered { reader: Reader, delivered: Delivered },
     Raw { connection: ConnectionId, slot: u64, offset: u64, result: Result<Option<Raw>, RequestError> },
     TimeFound { topic: TopicId, group: String, waiter: GroupWaiter, result: Result<u64, RequestError> },
+    Altered { topic: TopicId, result: Result<(), Trouble> },
     Ballast(Result<(), Trouble>),
     StopAnchored(Result<(), Trouble>),
 }
@@ -282,6 +284,7 @@ impl Broker {
             let mut topic = topic.borrow_mut();
             topic.parked.clear();
             topic.fetchers.clear();
+            topic.commit.flush_now = true;
             if topic.roll == Roll::Wanted {
                 topic.roll = Roll::No;
             }
@@ -483,6 +486,7 @@ impl Broker {
                 }
                 None => self.forget_empty_group(topic, &group),
             },
+            Ended::Altered { topic, result } => self.altered(topic, result),
             Ended::Ballast(result) => self.ballast_made(result),
             Ended::StopAnchored(result) => self.stop_anchored(result),
         }

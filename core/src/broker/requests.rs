@@ -10,6 +10,7 @@ use crate::log::group_commit::Waiter;
 use crate::log::read::{self, Delivered, Raw, Wanted};
 use crate::log::{Admission, Topic};
 use crate::protocol::{Hello, Level, Publish, Reply, Request, TopicRef, line};
+use crate::settings::Settings;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::rc::Rc;
@@ -51,16 +52,9 @@ impl Broker {
                 Ok(Some(Reply::Topics(topics)))
             }
             Request::Groups { topic } => self.topic_or_error(&topic).map(|topic| Some(self.groups(topic))),
-            Request::Create { topic } => {
-                if self.names.contains_key(&topic) {
-                    Ok(Some(Reply::Created { topic }))
-                } else {
-                    self.create_topic(id, &topic).map(|()| {
-                        client.stall = Some(Stall::Creation(Request::Create { topic }));
-                        None
-                    })
-                }
-            }
+            Request::Create { topic, settings } => self.create(id, client, topic, settings),
+            Request::Alter { topic, change } => self.alter(id, client, topic, change),
+            Request::Settings { topic } => self.topic_or_error(&topic).map(|topic| Some(self.settings(topic))),
             Request::Ping => Ok(Some(Reply::Pong)),
             Request::Hello => Ok(Some(Reply::Hello(Hello {
                 version: env!("CARGO_PKG_VERSION"),
@@ -93,7 +87,7 @@ impl Broker {
             if self.config.auto_create
                 && let Some(name) = &publish.topic
             {
-                self.create_topic(id, name)?;
+                self.create_topic(id, name, Settings::NONE)?;
                 client.stall = Some(Stall::Creation(Request::Publish(publish)));
                 return Ok(None);
             }

@@ -10,6 +10,7 @@ use crate::log::group_commit::Waiter;
 use crate::log::{Roll, Topic, Trouble, create, roll};
 use crate::planted::planted;
 use crate::protocol::{Level, Reply};
+use crate::settings::Settings;
 use crate::start;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -119,11 +120,20 @@ impl Broker {
                 })
             });
         } else {
+            let idle_ns = self.config.idle_anchor_ms * 1_000_000;
+            if quiet_ns >= idle_ns && !mem::replace(&mut topic.borrow_mut().commit.flush_now, true) {
+                self.topics_to_pump.insert(id);
+            }
             self.arm_idle(id);
         }
     }
 
-    pub(super) fn create_topic(&mut self, connection: ConnectionId, name: &str) -> Result<(), RequestError> {
+    pub(super) fn create_topic(
+        &mut self,
+        connection: ConnectionId,
+        name: &str,
+        settings: Settings,
+    ) -> Result<(), RequestError> {
         if let Some(waiting) = self.creating.get_mut(name) {
             waiting.push(connection);
             return Ok(());
@@ -137,11 +147,12 @@ impl Broker {
         }
         self.creating.insert(name.into(), Vec::from([connection]));
         // Several can be in the making: the id is given when it is there.
-        let log_id = start::new_log_id(&self.io, &self.config, name);
+        let toml = start::new_topic(&self.io, &self.config, name, settings);
+        let config = self.config.clone();
         let name = String::from(name);
         self.spawn(|io| {
             Box::pin(async move {
-                let result = create::create(io, TopicId(usize::MAX), name.clone(), log_id).await.map(Box::new);
+                let result = create::create(io, &config, TopicId(usize::MAX), name.clone(), toml).await.map(Box::new);
                 Ended::Created { name, result }
             })
         });

@@ -47,7 +47,7 @@ async fn write_both(io: &Io, topic: &Rc<RefCell<Topic>>, first: Place, stop: Sto
             let mut topic = topic.borrow_mut();
             topic.sequence += 1;
             let clean = stop == Stop::Clean && place == Place::Anchored;
-            let slot = Slot { log_id: topic.log_id, sequence: topic.sequence, start: topic.start, durable, clean };
+            let slot = Slot { log_id: topic.toml.log_id, sequence: topic.sequence, start: topic.start, durable, clean };
             (topic.watermark, slot)
         };
         let position = match place {

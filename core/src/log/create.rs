@@ -9,14 +9,16 @@
 //! promised to nobody, and is removed at the start.
 
 use super::group_commit::Commit;
-use super::topic_file::TopicToml;
+use super::topic_file::{Alters, TopicToml};
 use super::watermark::{self, Slot};
 use super::{Roll, Space, Topic, Trouble};
+use crate::config::Config;
 use crate::effect::{Effect, FileId, IoError, IoErrorKind};
 use crate::io::{Io, TopicId};
 use crate::layout;
 use crate::planted::planted;
 use crate::record::LogId;
+use crate::settings::Policy;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -25,12 +27,18 @@ use bytes::Bytes;
 use core::pin::Pin;
 
 /// Makes the topic. On `Full` what was begun is removed again as far as possible; a leftover is removed at the next start.
-pub(crate) async fn create(io: Io, id: TopicId, name: String, log_id: LogId) -> Result<Topic, Trouble> {
+pub(crate) async fn create(
+    io: Io,
+    config: &Config,
+    id: TopicId,
+    name: String,
+    toml: TopicToml,
+) -> Result<Topic, Trouble> {
     let dir = layout::topic(&name);
     let tmp = layout::tmp(&dir);
     forget_name(&io, &tmp).await?;
     remove_tree(&io, &tmp).await.map_err(Trouble::Halt)?;
-    if let Err(trouble) = fill(&io, &tmp, log_id).await {
+    if let Err(trouble) = fill(&io, &tmp, &toml).await {
         if let Trouble::Full(_) = trouble {
             remove_tree(&io, &tmp).await.map_err(Trouble::Halt)?;
         }
@@ -38,9 +46,9 @@ pub(crate) async fn create(io: Io, id: TopicId, name: String, log_id: LogId) -> 
     }
     io.rename(&tmp, &dir).await.map_err(Trouble::Halt)?;
     io.force_dir(layout::TOPICS).await.map_err(Trouble::Halt)?;
-    match open_first(&io, &dir, log_id).await {
+    match open_first(&io, &dir, toml.log_id).await {
         Ok((watermark, segment)) => {
-            let mut topic = empty(id, name, dir, log_id, watermark);
+            let mut topic = empty(config, id, name, dir, toml, watermark);
             topic.sequence = watermark::SEQUENCE_UNFINISHED + 1;
             topic.push_segment(segment, 0);
             Ok(topic)
@@ -104,12 +112,21 @@ async fn open_first(io: &Io, dir: &str, log_id: LogId) -> Result<(FileId, FileId
 }
 
 /// A topic without segments, marks at 0.
-pub(crate) fn empty(id: TopicId, name: String, dir: String, log_id: LogId, watermark: FileId) -> Topic {
+pub(crate) fn empty(
+    config: &Config,
+    id: TopicId,
+    name: String,
+    dir: String,
+    toml: TopicToml,
+    watermark: FileId,
+) -> Topic {
     Topic {
         id,
         name,
         dir,
-        log_id,
+        toml,
+        policy: Policy::new(&toml.settings, &config.topic_defaults),
+        alters: Alters::default(),
         start: 0,
         durable: 0,
         written: 0,
@@ -130,16 +147,15 @@ pub(crate) fn empty(id: TopicId, name: String, dir: String, log_id: LogId, water
     }
 }
 
-async fn fill(io: &Io, dir: &str, log_id: LogId) -> Result<(), Trouble> {
+async fn fill(io: &Io, dir: &str, toml: &TopicToml) -> Result<(), Trouble> {
     let inner = [layout::log(dir), layout::groups(dir), layout::queues(dir)];
     io.call(Effect::MakeDir { path: dir.into() }).await.map_err(Trouble::full_or_halt)?;
     for path in &inner {
         io.call(Effect::MakeDir { path: path.clone() }).await.map_err(Trouble::full_or_halt)?;
     }
-    let toml = TopicToml { log_id, created_ms: io.now().wall_ms };
     new_file(io, layout::topic_toml(dir), Bytes::from(toml.render())).await?;
     // Both slots are valid from creation on: two unreadable slots are damage, not a crash.
-    new_file(io, layout::watermark(dir), Bytes::from(watermark::new_file(&first_slot(log_id)))).await?;
+    new_file(io, layout::watermark(dir), Bytes::from(watermark::new_file(&first_slot(toml.log_id)))).await?;
     new_file(io, layout::segment(dir, 0), Bytes::new()).await?;
     for path in inner.iter().map(String::as_str).chain([dir]) {
         io.force_dir(path).await.map_err(Trouble::Halt)?;

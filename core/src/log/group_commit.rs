@@ -7,6 +7,9 @@
 //! - When a force has returned, the running slot is written; when that has completed, the line moves, for replies and
 //!   readers alike. Crash story: were DURABLE answered before the slot, a kill would leave a line below what was
 //!   acknowledged, and damage in that part would pass for a torn tail.
+//! - **Flush policy.** What nobody waits for as DURABLE may be forced later: after a time, after so many messages, whichever
+//!   comes first, and at the latest when the topic has been quiet for a while, rolls or stops. Readers see it then. A DURABLE
+//!   publish is forced at once, whatever the policy, and what stands before it with it.
 //! - **Gathering.** Closed-loop producers split into two halves that alternate, one writing while the other's force is
 //!   in flight. So a force is held while producers of the last two batches have not sent again: never longer than half
 //!   of a recent force and the configured bound, and never for a lone producer.
@@ -19,6 +22,7 @@ use crate::io::{Io, Owner, TopicId};
 use crate::log::watermark::{self, Slot};
 use crate::planted::planted;
 use crate::record::{self, Salt};
+use crate::settings::Setting;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -62,6 +66,8 @@ struct Force {
     id: EffectId,
     end: u64,
     begun_ns: u64,
+    /// When the first message that it covers was handed to the disk.
+    since_ns: u64,
 }
 
 /// Someone who waits for a mark to pass an offset.
@@ -143,8 +149,17 @@ pub(crate) struct Commit {
     pub(crate) queue_owner: Option<ConnectionId>,
     pub(crate) queue_shared: bool,
     pub(crate) recent: RecentBatches,
+    /// When the first message that no force covers yet was handed to the disk.
+    unforced_since_ns: Option<u64>,
+    /// Nothing is waited for any more: the topic is quiet, or the broker stops. Until the next message.
+    pub(crate) flush_now: bool,
     pub(crate) forces: u64,
     pub(crate) force_mean_ns: u64,
+    pub(crate) force_total_ns: u64,
+    /// The most messages that had an offset and were not forced, when a force returned.
+    pub(crate) unforced_max: u64,
+    /// The longest that one of them was.
+    pub(crate) unforced_ns_max: u64,
     last_force_end_ns: u64,
 }
 
@@ -305,6 +320,7 @@ impl Topic {
 
     fn emit_batch(&mut self, io: &Io, batch: Batch) {
         let file = self.active().file;
+        self.commit.unforced_since_ns.get_or_insert(io.now().monotonic_ns);
         self.commit.emitted = batch.end;
         push_write(
             &mut self.commit,
@@ -327,7 +343,12 @@ impl Topic {
         if commit.failed_force.is_some_and(|force| commit.has_in_flight_before(force)) {
             return None;
         }
-        if let Some(until) = hold_until(commit, config, self.roll, now) {
+        match self.flush_due(config, now) {
+            FlushDue::Now => {}
+            FlushDue::At(at_ns) => return Some(at_ns),
+            FlushDue::Later => return None,
+        }
+        if let Some(until) = hold_until(&mut self.commit, config, self.roll, now) {
             return Some(until);
         }
         self.emit_padding(config, io, now);
@@ -337,9 +358,34 @@ impl Topic {
         if planted!(io, SlotBeforeForce) {
             commit.slot_wanted = Some(commit.emitted);
         }
-        commit.force = Some(Force { id, end: commit.emitted, begun_ns: now.monotonic_ns });
+        let since_ns = commit.unforced_since_ns.take().unwrap_or(now.monotonic_ns);
+        commit.force = Some(Force { id, end: commit.emitted, begun_ns: now.monotonic_ns, since_ns });
         commit.gather.close_batch();
         None
+    }
+
+    /// What the topic's flush policy says about the messages that were handed to the disk and are not forced.
+    fn flush_due(&self, config: &Config, now: Now) -> FlushDue {
+        let interval_ns = self.policy.bound(Setting::FlushIntervalMs).map(|ms| ms * 1_000_000);
+        let messages = self.policy.bound(Setting::FlushMessages);
+        let commit = &self.commit;
+        let covered = commit.waiting_durable.partition_point(|waiter| waiter.offset < commit.emitted);
+        let waited_for = commit.waiting_durable.range(..covered).next_back();
+        let at_once = (interval_ns.is_none() && messages.is_none())
+            || !config.group_commit
+            || commit.flush_now
+            || self.roll != Roll::No
+            || waited_for.is_some_and(|waiter| waiter.offset >= commit.forced)
+            || messages.is_some_and(|messages| commit.emitted - commit.forced >= messages);
+        if at_once {
+            return FlushDue::Now;
+        }
+        let since_ns = commit.unforced_since_ns.unwrap_or(now.monotonic_ns);
+        match interval_ns.map(|interval_ns| since_ns + interval_ns) {
+            Some(at_ns) if at_ns <= now.monotonic_ns => FlushDue::Now,
+            Some(at_ns) => FlushDue::At(at_ns),
+            None => FlushDue::Later,
+        }
     }
 
     /// With `--pad-forces` every force begins on a sector of its own (crash story: neighbours in a sector). What is queued
@@ -372,7 +418,7 @@ impl Topic {
         }
         let Some(durable) = self.commit.slot_wanted.take() else { return };
         self.sequence += 1;
-        let slot = Slot { log_id: self.log_id, sequence: self.sequence, start: self.start, durable, clean: false };
+        let slot = Slot { log_id: self.toml.log_id, sequence: self.sequence, start: self.start, durable, clean: false };
         self.commit.slot = Some(durable);
         io.owned_by(Owner::Slot(self.id)).start(Effect::Write {
             file: self.watermark,
@@ -443,6 +489,9 @@ impl Topic {
                     mean => mean - mean / 8 + took / 8,
                 };
                 commit.forces += 1;
+                commit.force_total_ns += took;
+                commit.unforced_max = commit.unforced_max.max(self.next - commit.forced);
+                commit.unforced_ns_max = commit.unforced_ns_max.max(now.monotonic_ns.saturating_sub(force.since_ns));
                 commit.last_force_end_ns = now.monotonic_ns;
                 let end = if planted!(io, ForceCoversLater) { commit.emitted } else { force.end };
                 commit.forced = end;
@@ -462,6 +511,7 @@ impl Topic {
             // The write's own failure has been told, and it will be written and forced again.
             Err(error) if error.kind == IoErrorKind::AfterFailedWrite => {
                 commit.failed_force = Some(force.id);
+                commit.unforced_since_ns = Some(force.since_ns);
                 Ok(())
             }
             // Never tried again: after a failed force the page cache shows what the disk does not have (P10).
@@ -485,6 +535,15 @@ impl Topic {
             }
         }
     }
+}
+
+/// When what was written is to be forced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum FlushDue {
+    Now,
+    At(u64),
+    /// When there is more, or somebody waits for it.
+    Later,
 }
 
 #[allow(clippy::too_many_arguments, reason = "one place that emits a write")]

@@ -25,13 +25,15 @@ use crate::io::{Io, Owner, TopicId};
 use crate::message;
 use crate::planted::planted;
 use crate::protocol::{BodyReader, Publish, TopicStatus};
-use crate::record::{self, Kind, LogId, Salt};
+use crate::record::{self, Kind, Salt};
+use crate::settings::Policy;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use group_commit::Commit;
 use index::Index;
+use topic_file::{Alters, TopicToml};
 
 /// Why a sequence on the disk could not be finished.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -100,7 +102,11 @@ pub(crate) struct Topic {
     pub(crate) name: String,
     /// Its directory.
     pub(crate) dir: String,
-    pub(crate) log_id: LogId,
+    pub(crate) toml: TopicToml,
+    /// What holds for it: what was set for it, and the broker's defaults.
+    pub(crate) policy: Policy,
+    /// Changes to its settings, one after the other.
+    pub(crate) alters: Alters,
     pub(crate) start: u64,
     pub(crate) durable: u64,
     pub(crate) written: u64,
@@ -214,6 +220,7 @@ impl Topic {
         segment.end += size;
         self.next = end;
         self.last_publish_ns = now.monotonic_ns;
+        self.commit.flush_now = false;
         self.commit.gather.count(self.id, mark);
         if self.commit.queue_owner.is_none() {
             self.commit.queue_owner = Some(connection);
@@ -329,7 +336,7 @@ impl Topic {
         self.segments.push_back(Segment {
             base,
             file,
-            salt: Salt::new(&self.log_id, base),
+            salt: Salt::new(&self.toml.log_id, base),
             end: 0,
             index: Index::default(),
         });
@@ -344,6 +351,7 @@ impl Topic {
             && self.space.coming.is_none()
             && self.roll == Roll::No
             && !self.anchoring
+            && self.alters.is_settled()
     }
 
     pub(crate) fn status(&self) -> TopicStatus {
@@ -358,6 +366,9 @@ impl Topic {
             groups: self.groups.len() as u64,
             forces: self.commit.forces,
             force_mean_us: self.commit.force_mean_ns / 1000,
+            force_total_ms: self.commit.force_total_ns / 1_000_000,
+            unforced_max: self.commit.unforced_max,
+            unforced_ms_max: self.commit.unforced_ns_max / 1_000_000,
         }
     }
 

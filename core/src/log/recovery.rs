@@ -162,7 +162,7 @@ pub struct TopicFindings {
     pub unknown: Vec<String>,
     /// How long reading it took.
     pub elapsed_ms: u64,
-    pub(crate) log_id: LogId,
+    pub(crate) toml: TopicToml,
     pub(crate) slots: Watermark,
     pub(crate) watermark: Option<FileId>,
     pub(crate) segments: Vec<FoundSegment>,
@@ -188,7 +188,7 @@ impl TopicFindings {
             leftovers: Vec::new(),
             unknown: Vec::new(),
             elapsed_ms: 0,
-            log_id: [0; 16],
+            toml: TopicToml::default(),
             slots: Watermark { running: None, anchored: None },
             watermark: None,
             segments: Vec::new(),
@@ -333,8 +333,8 @@ async fn inspect_files(io: &Io, mut topic: TopicFindings) -> Result<TopicFinding
         }
     }
     let toml = layout::topic_toml(&dir);
-    topic.log_id = match read_small(io, &toml).await?.map(|bytes| TopicToml::parse(&bytes)) {
-        Some(Ok(file)) => file.log_id,
+    topic.toml = match read_small(io, &toml).await?.map(|bytes| TopicToml::parse(&bytes)) {
+        Some(Ok(file)) => file,
         Some(Err(FileError::UnknownFormat(_))) => return Ok(topic.damaged(UNKNOWN_FORMAT, toml, 0, 0)),
         _ => return Ok(topic.damaged("topic-unreadable", toml, 0, 0)),
     };
@@ -349,7 +349,7 @@ async fn inspect_files(io: &Io, mut topic: TopicFindings) -> Result<TopicFinding
         Err(error) if error.kind == IoErrorKind::NotFound => Bytes::new(),
         Err(error) => return Err(error),
     };
-    topic.slots = slots_of(&bytes, &topic.log_id);
+    topic.slots = slots_of(&bytes, &topic.toml.log_id);
     let Some(slot) = topic.slots.current() else {
         return Ok(topic.damaged("watermark-unreadable", path, 0, 0));
     };
@@ -399,7 +399,7 @@ async fn inspect_files(io: &Io, mut topic: TopicFindings) -> Result<TopicFinding
         let path = layout::segment(&dir, base);
         let (file, length) = io.open(path.clone()).await?;
         let next_base = bases.get(at + 1).copied();
-        let salt = Salt::new(&topic.log_id, base);
+        let salt = Salt::new(&topic.toml.log_id, base);
         let mut scanned = scan_segment(io, file, length, salt, base, next_base, topic.line).await?;
         expected = scanned.expected;
         topic.bytes += scanned.end;

@@ -9,7 +9,7 @@
 //!    believed twice*); a crash anywhere leaves the old frames or the new, and where they overlap "a segment ends where
 //!    the next one begins" decides. While the last segment is small all of it is copied, under its own name, so that kills
 //!    don't litter.
-//! 2. Every group file is written anew (crash story: *ACKED from the cache*).
+//! 2. Every group file and `topic.toml` is written anew (crash story: *ACKED from the cache*).
 //! 3. Every file and directory is forced (crash story: *the topic that was a tmp*), also after a clean stop: a restored
 //!    backup may never have been.
 //! 4. The line is anchored, the slot that may be torn first (crash story: *both slots torn*). Only then are
@@ -49,7 +49,7 @@ pub(crate) async fn restore(
 ) -> Result<Rc<RefCell<Topic>>, Trouble> {
     let dir = layout::topic(&found.name);
     let watermark = found.watermark.expect("a topic that is not corrupt has its watermark file");
-    let mut topic = create::empty(id, found.name.clone(), dir.clone(), found.log_id, watermark);
+    let mut topic = create::empty(config, id, found.name.clone(), dir.clone(), found.toml, watermark);
     topic.start = found.start;
     (topic.durable, topic.written, topic.next) = (found.end, found.end, found.end);
     topic.sequence = found.slots.current().map_or(0, |slot| slot.sequence);
@@ -70,6 +70,8 @@ pub(crate) async fn restore(
             let text = Bytes::from(offset_file::encode_offset(*offset));
             replace(io, &groups, &layout::group_offset(&dir, group), text).await?;
         }
+        let text = Bytes::from(found.toml.render());
+        replace(io, &dir, &layout::topic_toml(&dir), text).await?;
     }
     let last = found.segments.len() - 1;
     for (at, segment) in found.segments.iter().enumerate() {
@@ -91,7 +93,7 @@ pub(crate) async fn restore(
         topic.segments.push_back(Segment {
             base: segment.base,
             file: segment.file,
-            salt: Salt::new(&found.log_id, segment.base),
+            salt: Salt::new(&found.toml.log_id, segment.base),
             end: segment.end,
             index: segment.index,
         });
@@ -242,8 +244,8 @@ async fn copy_frames(
     tmp: String,
 ) -> Result<FoundSegment, Trouble> {
     let last = found.segments.last().expect("a log has a segment");
-    let mut scan = Scan::new(Salt::new(&found.log_id, last.base), from, base);
-    let salt = Salt::new(&found.log_id, base);
+    let mut scan = Scan::new(Salt::new(&found.toml.log_id, last.base), from, base);
+    let salt = Salt::new(&found.toml.log_id, base);
     let file = io.create(tmp).await.map_err(Trouble::full_or_halt)?;
     let mut index = Index::default();
     let mut out = Vec::new();

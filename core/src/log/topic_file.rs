@@ -3,9 +3,13 @@
 //! A reader refuses a format that it doesn't know, and a key that it doesn't know: it might be one that changes what
 //! the other bytes mean.
 
+use crate::effect::ConnectionId;
 use crate::record::LogId;
+use crate::settings::{Change, SETTINGS, Settings};
+use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::str;
 use toml::de::{DeTable, DeValue};
 
@@ -24,12 +28,14 @@ pub enum FileError {
 }
 
 /// What `topic.toml` says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TopicToml {
     /// The 16 random bytes that name the log.
     pub log_id: LogId,
     /// When the topic was made, milliseconds since 1970 by the broker's wall clock.
     pub created_ms: i64,
+    /// What was set for the topic.
+    pub settings: Settings,
 }
 
 impl TopicToml {
@@ -37,21 +43,80 @@ impl TopicToml {
     pub fn render(&self) -> String {
         let log_id = u128::from_be_bytes(self.log_id);
         let created_ms = self.created_ms;
-        format!(
+        let mut text = format!(
             "# A Plimsoll topic. Do not edit while a broker runs.\n\
              format = {FORMAT}\n\
              log_id = \"{log_id:032x}\"\n\
              created_ms = {created_ms}\n"
-        )
+        );
+        for (row, value) in self.settings.iter() {
+            let name = row.name.replace('-', "_");
+            let value = row.show(value);
+            let quote = if row.words.is_empty() { "" } else { "\"" };
+            text.push_str(&format!("{name} = {quote}{value}{quote}\n"));
+        }
+        text
     }
 
     /// Reads a file's whole content.
     ///
     /// # Errors
-    /// An unknown format, or damage: no TOML, a key that is missing, unknown or of the wrong type, an empty file.
+    /// An unknown format, or damage: no TOML, a key that is missing, unknown or of the wrong type, a value out of range, an
+    /// empty file.
     pub fn parse(file: &[u8]) -> Result<TopicToml, FileError> {
-        let keys = Keys::read(file, &["log_id", "created_ms"])?;
-        Ok(TopicToml { log_id: keys.log_id("log_id")?, created_ms: keys.integer("created_ms")? })
+        let names = SETTINGS.each_ref().map(|row| row.name.replace('-', "_"));
+        let known: Vec<&str> = ["log_id", "created_ms"].into_iter().chain(names.iter().map(String::as_str)).collect();
+        let keys = Keys::read(file, &known)?;
+        let mut settings = Settings::default();
+        for (row, name) in SETTINGS.iter().zip(&names) {
+            if let Some(text) = keys.text(name, row.words.is_empty())? {
+                let value = row.parse(&text).map_err(|reason| damaged(format!("{name} {reason}")))?;
+                settings.set(row.setting, Some(value));
+            }
+        }
+        Ok(TopicToml { log_id: keys.log_id("log_id")?, created_ms: keys.integer("created_ms")?, settings })
+    }
+}
+
+/// Changes to a topic's settings: one replacement of `topic.toml` at a time, in the order of the requests.
+#[derive(Debug, Default)]
+pub(crate) struct Alters {
+    waiting: VecDeque<Alter>,
+    running: Option<(Alter, Settings)>,
+}
+
+/// One change, and who waits for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Alter {
+    pub(crate) change: Change,
+    pub(crate) connection: ConnectionId,
+    pub(crate) request: u64,
+}
+
+impl Alters {
+    pub(crate) fn push(&mut self, alter: Alter) {
+        self.waiting.push_back(alter);
+    }
+
+    /// Begins the next change to `now`, if none is under way. Says what is to be stored.
+    pub(crate) fn begin(&mut self, now: &Settings) -> Option<Settings> {
+        if self.running.is_some() {
+            return None;
+        }
+        let alter = self.waiting.pop_front()?;
+        let settings = alter.change.apply(*now);
+        self.running = Some((alter, settings));
+        Some(settings)
+    }
+
+    /// The one that was under way has ended.
+    pub(crate) fn end(&mut self) -> (Alter, Settings) {
+        self.running.take().expect("a change was under way")
+    }
+
+    /// Whether nothing is under way.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.running.is_none() && self.waiting.is_empty()
     }
 }
 
@@ -105,6 +170,16 @@ impl<'a> Keys<'a> {
         i64::from_str_radix(digits.as_str(), digits.radix()).map_err(|_| damaged(format!("{name} is out of range")))
     }
 
+    /// The value of a key that may be missing: the digits of a number, the text of a string.
+    fn text(&self, name: &str, number: bool) -> Result<Option<String>, FileError> {
+        match (self.0.get(name).map(|value| value.get_ref()), number) {
+            (None, _) => Ok(None),
+            (Some(_), true) => self.integer(name).map(|value| Some(format!("{value}"))),
+            (Some(DeValue::String(text)), false) => Ok(Some(String::from(&**text))),
+            (Some(_), false) => Err(damaged(format!("{name} is no string"))),
+        }
+    }
+
     fn log_id(&self, name: &str) -> Result<LogId, FileError> {
         let DeValue::String(digits) = self.get(name)? else {
             return Err(damaged(format!("{name} is no string")));
@@ -124,6 +199,7 @@ fn damaged(reason: String) -> FileError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Setting;
     use alloc::string::ToString;
     use proptest::prelude::*;
 
@@ -131,8 +207,11 @@ mod tests {
         format = 1\n\
         log_id = \"000102030405060708090a0b0c0d0eff\"\n\
         created_ms = 1700000000000\n";
-    const TOPIC: TopicToml =
-        TopicToml { log_id: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255], created_ms: 1_700_000_000_000 };
+    const TOPIC: TopicToml = TopicToml {
+        log_id: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255],
+        created_ms: 1_700_000_000_000,
+        settings: Settings::NONE,
+    };
 
     fn refused(text: &str) -> String {
         match TopicToml::parse(text.as_bytes()) {
@@ -183,6 +262,24 @@ mod tests {
     }
 
     #[test]
+    fn settings_are_written_as_in_requests_and_checked() {
+        let text = format!("{TEXT}retain_ms = 60000\non_full = \"drop-oldest\"\n");
+        let topic = TopicToml::parse(text.as_bytes()).expect("a topic");
+        assert_eq!(topic.render(), text);
+        assert_eq!(topic.settings.get(Setting::RetainMs), Some(60_000));
+        assert_eq!(topic.settings.get(Setting::OnFull), Some(1));
+        for (from, to, reason) in [
+            ("60000", "-1", "retain_ms must be a whole number from 0 to 3162240000000, not -1"),
+            ("60000", "\"1h\"", "retain_ms is no whole number"),
+            ("\"drop-oldest\"", "1", "on_full is no string"),
+            ("drop-oldest", "drop", "on_full must be reject or drop-oldest, not drop"),
+            ("retain_ms", "retain_min", "\"retain_min\" is no setting that this version knows"),
+        ] {
+            assert_eq!(refused(&text.replace(from, to)), reason);
+        }
+    }
+
+    #[test]
     fn comments_and_spaces_are_free() {
         let edited = TEXT.replace("format = 1", "# edited\r\n  format=1 # still");
         assert_eq!(TopicToml::parse(edited.as_bytes()), Ok(TOPIC));
@@ -190,8 +287,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_topic_comes_back(log_id: LogId, created_ms: i64) {
-            let topic = TopicToml { log_id, created_ms };
+        fn every_topic_comes_back(
+            log_id: LogId, created_ms: i64, values: [Option<u64>; SETTINGS.len()],
+        ) {
+            let mut settings = Settings::default();
+            for (row, value) in SETTINGS.iter().zip(values) {
+                settings.set(row.setting, value.map(|value| value % (row.max + 1)));
+            }
+            let topic = TopicToml { log_id, created_ms, settings };
             prop_assert_eq!(TopicToml::parse(topic.render().as_bytes()), Ok(topic));
         }
 

@@ -16,9 +16,10 @@ pub use encode::{encode_end, encode_gap, encode_message, encode_reply};
 use crate::error::{Code, RequestError};
 use crate::layout;
 use crate::protocol::{Body, Input, Level, Next, Publish, Request, SeekTo, TopicRef, percent};
+use crate::settings::{Change, Definition, SETTINGS, Settings};
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::{fmt, mem, str};
@@ -432,7 +433,7 @@ static PUBB: Verb = Verb {
 type Read = fn(&mut Words<'_>) -> Result<Request, RequestError>;
 
 /// The verbs whose requests are one line of words.
-static VERBS: [(Verb, Read); 12] = [
+static VERBS: [(Verb, Read); 14] = [
     (Verb { name: "FETCH", usage: "FETCH [@topic] <group> <max messages> <wait ms> [META]" }, |words| {
         Ok(Request::Fetch {
             topic: words.topic()?,
@@ -466,20 +467,25 @@ static VERBS: [(Verb, Read); 12] = [
     (Verb { name: "STATUS", usage: "STATUS [@topic]" }, |words| Ok(Request::Status { topic: words.topic()? })),
     (Verb { name: "TOPICS", usage: "TOPICS" }, |_| Ok(Request::Topics)),
     (Verb { name: "GROUPS", usage: "GROUPS [@topic]" }, |words| Ok(Request::Groups { topic: words.topic()? })),
-    (Verb { name: "CREATE", usage: "CREATE @topic" }, |words| {
-        let topic = words.new_topic()?;
-        if words.rest.contains(&b'=') {
-            return Err(not_in_this_version("CREATE with settings"));
-        }
-        Ok(Request::Create { topic })
+    (Verb { name: "CREATE", usage: "CREATE @topic [<setting>=<value>]…" }, |words| {
+        let (topic, change) = (words.new_topic()?, words.change()?);
+        Ok(Request::Create { topic, settings: change.apply(Settings::NONE) })
     }),
+    (Verb { name: "ALTER", usage: "ALTER @topic <setting>=<value>|default …" }, |words| {
+        let (topic, change) = (words.new_topic()?, words.change()?);
+        if change.is_empty() {
+            return Err(words.wrong(format_args!("a setting is missing")));
+        }
+        Ok(Request::Alter { topic, change })
+    }),
+    (Verb { name: "SETTINGS", usage: "SETTINGS [@topic]" }, |words| Ok(Request::Settings { topic: words.topic()? })),
     (Verb { name: "PING", usage: "PING" }, |_| Ok(Request::Ping)),
     (Verb { name: "HELLO", usage: "HELLO" }, |_| Ok(Request::Hello)),
     (Verb { name: "QUIT", usage: "QUIT" }, |_| Ok(Request::Quit)),
 ];
 
 /// Verbs of the protocol that this version does not carry out.
-const NOT_IN_THIS_VERSION: [&str; 7] = ["RESERVE", "CONFIRM", "ABORT", "EXTEND", "PURGE", "DELETE", "ALTER"];
+const NOT_IN_THIS_VERSION: [&str; 6] = ["RESERVE", "CONFIRM", "ABORT", "EXTEND", "PURGE", "DELETE"];
 
 fn request(name: &[u8], rest: &[u8]) -> Result<Request, RequestError> {
     let Some((verb, read)) = VERBS.iter().find(|(verb, _)| verb.name.as_bytes() == name) else {
@@ -562,6 +568,32 @@ impl<'a> Words<'a> {
     fn new_topic(&mut self) -> Result<String, RequestError> {
         let name = self.next_if_topic().ok_or_else(|| self.wrong(format_args!("the topic is missing")))?;
         topic_name(name).map(String::from)
+    }
+
+    /// All that follow: `name=value`, with `default` for a value that is taken back.
+    fn change(&mut self) -> Result<Change, RequestError> {
+        let mut change = Change::default();
+        while let Some(word) = self.next() {
+            let (name, value) = str::from_utf8(word)
+                .ok()
+                .and_then(|word| word.split_once('='))
+                .ok_or_else(|| self.wrong(format_args!("{} is not <setting>=<value>", quoted(word))))?;
+            let row = Definition::named(name).ok_or_else(|| {
+                let names = SETTINGS.each_ref().map(|row| row.name).join(", ");
+                self.wrong(format_args!("{} is no setting; there are {names}", quoted(name.as_bytes())))
+            })?;
+            let value = match value {
+                "default" => None,
+                value => Some(row.parse(value).map_err(|_| {
+                    let reason = row.parse(&quoted(value.as_bytes()).to_string()).unwrap_err();
+                    self.wrong(format_args!("{name} {reason}"))
+                })?),
+            };
+            if !change.add(row.setting, value) {
+                return Err(self.wrong(format_args!("{name} stands there twice")));
+            }
+        }
+        Ok(change)
     }
 
     fn group(&mut self) -> Result<String, RequestError> {

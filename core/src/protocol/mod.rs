@@ -5,6 +5,7 @@ pub mod line;
 pub mod percent;
 
 use crate::error::RequestError;
+use crate::settings::{Change, Definition, Origin, Settings};
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -242,6 +243,20 @@ pub enum Request {
     Create {
         /// Its name.
         topic: String,
+        /// What is set for it.
+        settings: Settings,
+    },
+    /// `ALTER`.
+    Alter {
+        /// Its name.
+        topic: String,
+        /// What is to be another.
+        change: Change,
+    },
+    /// `SETTINGS`.
+    Settings {
+        /// Of which topic.
+        topic: TopicRef,
     },
     /// `PING`.
     Ping,
@@ -274,6 +289,12 @@ pub struct TopicStatus {
     pub forces: u64,
     /// Their recent mean, microseconds.
     pub force_mean_us: u64,
+    /// What they took together, milliseconds.
+    pub force_total_ms: u64,
+    /// The most messages since the start that had an offset and were not forced.
+    pub unforced_max: u64,
+    /// The longest since the start that a written message was not forced, milliseconds.
+    pub unforced_ms_max: u64,
 }
 
 /// One group, for `GROUPS`.
@@ -334,6 +355,13 @@ pub enum Reply {
         /// Its name.
         topic: String,
     },
+    /// `ALTERED <topic>`.
+    Altered {
+        /// Its name.
+        topic: String,
+    },
+    /// `SETTING <name> <value> <who has said so>` lines and `END <count>`.
+    Settings(Vec<(&'static Definition, u64, Origin)>),
     /// `PONG`.
     Pong,
     /// `HELLO …`.

@@ -14,6 +14,7 @@ mod serve;
 mod settings;
 mod status;
 mod table;
+mod topic_settings;
 mod topics;
 mod values;
 mod verify;

@@ -2,7 +2,7 @@
 //!
 //! A flag goes before the environment, the environment before the file, the file before the default.
 
-use super::values;
+use super::{topic_settings, values};
 use crate::driver::ServeOptions;
 use crate::report::LogFormat;
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -41,8 +41,22 @@ macro_rules! row {
     };
 }
 
+/// A row of what holds for topics that were told nothing else.
+macro_rules! topic_row {
+    ($at:literal) => {
+        Setting {
+            name: topic_settings::FLAGS[$at].name,
+            value: topic_settings::FLAGS[$at].value(),
+            help: topic_settings::FLAGS[$at].help,
+            several: false,
+            set: |options, text| topic_settings::FLAGS[$at].set(&mut options.config.topic_defaults, text),
+            show: |options| topic_settings::FLAGS[$at].show_default(&options.config.topic_defaults),
+        }
+    };
+}
+
 /// In the order of `--help`.
-static SETTINGS: [Setting; 28] = [
+static SETTINGS: [Setting; 37] = [
     row!("data", path, data, "Where the messages are; created when missing (its parent must exist)"),
     Setting {
         several: true,
@@ -129,6 +143,15 @@ static SETTINGS: [Setting; 28] = [
     ),
     row!("ballast-bytes", bytes, config.ballast_bytes, "Space kept back for acknowledging on a full disk; 0: none"),
     row!("recent-bytes", bytes, config.recent_bytes, "Memory for the newest messages, over all topics"),
+    topic_row!(0),
+    topic_row!(1),
+    topic_row!(2),
+    topic_row!(3),
+    topic_row!(4),
+    topic_row!(5),
+    topic_row!(6),
+    topic_row!(7),
+    topic_row!(8),
 ];
 
 /// Sizes: `4096`, `64 KiB`.
@@ -143,12 +166,7 @@ mod bytes {
     }
 
     pub(super) fn show<T: Copy + Into<u64>>(field: &T) -> String {
-        let value: u64 = (*field).into();
-        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-        match units.iter().find(|(shift, _)| value != 0 && value.trailing_zeros() >= *shift) {
-            Some((shift, unit)) => format!("{}{unit}", value >> shift),
-            None => value.to_string(),
-        }
+        values::show_bytes((*field).into())
     }
 }
 
@@ -507,8 +525,12 @@ mod tests {
         for setting in &SETTINGS {
             let other = match setting.value {
                 bytes::VALUE => "4096",
-                count::VALUE => "7",
-                "TIME" => "77ms",
+                "TIME" | "TIME|off" => "77ms",
+                "BYTES|off" => "4096",
+                "N" => "7",
+                "POLICY" => "messages=7",
+                "no|yes" => "yes",
+                "reject|drop-oldest" => "drop-oldest",
                 switch::VALUE if (setting.show)(&defaults()) == "on" => "off",
                 switch::VALUE => "on",
                 format::VALUE => "json",

@@ -87,5 +87,8 @@ fn json(status: &TopicStatus) -> serde_json::Value {
         "groups": status.groups,
         "forces": status.forces,
         "force_mean_us": status.force_mean_us,
+        "force_total_ms": status.force_total_ms,
+        "unforced_max": status.unforced_max,
+        "unforced_ms_max": status.unforced_ms_max,
     })
 }

@@ -7,6 +7,15 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     parse_size::parse_size(text).map_err(|error| format!("{error}; write a size like 4096, 64KiB or 1MiB"))
 }
 
+/// Writes a size in the largest unit that it is a whole number of.
+pub(crate) fn show_bytes(value: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    match units.iter().find(|(shift, _)| value != 0 && value.trailing_zeros() >= *shift) {
+        Some((shift, unit)) => format!("{}{unit}", value >> shift),
+        None => value.to_string(),
+    }
+}
+
 /// As [`bytes`], for settings that must fit 32 bits.
 pub(crate) fn bytes_u32(text: &str) -> Result<u32, String> {
     u32::try_from(bytes(text)?).map_err(|_| "must be less than 4GiB".to_owned())

@@ -82,7 +82,7 @@ fn every_request_and_its_reply() {
         reply("SOUGHT 0\n"),
         expect("STATUS @t\n"),
         reply(
-            "STATUS topic=t start=1 durable=2 written=3 next=4 segments=5 bytes=6 groups=7 forces=8 forceMeanUs=9 later=x\n",
+            "STATUS topic=t start=1 durable=2 written=3 next=4 segments=5 bytes=6 groups=7 forces=8 forceMeanUs=9 forceTotalMs=10 unforcedMax=11 unforcedMaxMs=12 later=x\n",
         ),
         expect("TOPICS\n"),
         reply("TOPIC name=default start=0 durable=0 next=0 bytes=0\nTOPIC name=t\nEND 2\n"),

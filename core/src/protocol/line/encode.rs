@@ -38,6 +38,9 @@ pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply) {
             number(out, " groups=", status.groups);
             number(out, " forces=", status.forces);
             number(out, " forceMeanUs=", status.force_mean_us);
+            number(out, " forceTotalMs=", status.force_total_ms);
+            number(out, " unforcedMax=", status.unforced_max);
+            number(out, " unforcedMaxMs=", status.unforced_ms_max);
         }
         Reply::Topics(topics) => {
             for topic in topics {
@@ -61,6 +64,16 @@ pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply) {
             return encode_end(out, groups.len() as u64);
         }
         Reply::Created { topic } => text(out, "CREATED ", topic),
+        Reply::Altered { topic } => text(out, "ALTERED ", topic),
+        Reply::Settings(settings) => {
+            for (row, value, origin) in settings {
+                text(out, "SETTING ", row.name);
+                text(out, " ", &row.show(*value));
+                text(out, " ", origin.as_str());
+                out.push(b'\n');
+            }
+            return encode_end(out, settings.len() as u64);
+        }
         Reply::Pong => text(out, "PONG", ""),
         Reply::Hello(hello) => {
             text(out, "HELLO version=", hello.version);

@@ -2,6 +2,7 @@ use super::*;
 use crate::message::{self, Message};
 use crate::protocol::{GroupStatus, Hello, Reply, TopicStatus};
 use crate::record;
+use crate::settings::{Origin, Setting};
 use alloc::string::ToString;
 use alloc::vec;
 use proptest::collection::vec as any_vec;
@@ -77,6 +78,18 @@ fn topic(name: &str) -> TopicRef {
 
 fn group() -> String {
     "g".to_string()
+}
+
+fn created(topic: &str, set: &[(Setting, u64)]) -> Request {
+    let mut settings = Settings::NONE;
+    set.iter().for_each(|(setting, value)| settings.set(*setting, Some(*value)));
+    Request::Create { topic: topic.to_string(), settings }
+}
+
+fn altered(topic: &str, changes: &[(Setting, Option<u64>)]) -> Request {
+    let mut change = Change::default();
+    assert!(changes.iter().all(|(setting, value)| change.add(*setting, *value)));
+    Request::Alter { topic: topic.to_string(), change }
 }
 
 #[test]
@@ -157,8 +170,19 @@ fn every_verb_is_understood() {
         ("TOPICS\n", Request::Topics),
         ("GROUPS\n", Request::Groups { topic: None }),
         ("GROUPS @t\n", Request::Groups { topic: topic("t") }),
-        ("CREATE @orders.v2\n", Request::Create { topic: "orders.v2".to_string() }),
-        ("CREATE @default\n", Request::Create { topic: "default".to_string() }),
+        ("CREATE @orders.v2\n", created("orders.v2", &[])),
+        ("CREATE @default\n", created("default", &[])),
+        (
+            "CREATE @t  retain-ms=60000 on-full=drop-oldest roll-ms=default\n",
+            created("t", &[(Setting::RetainMs, 60_000), (Setting::OnFull, 1)]),
+        ),
+        ("ALTER @t flush-messages=0\n", altered("t", &[(Setting::FlushMessages, Some(0))])),
+        (
+            "ALTER @default dedup-ms=default retain-consumed=yes\n",
+            altered("default", &[(Setting::DedupMs, None), (Setting::RetainConsumed, Some(1))]),
+        ),
+        ("SETTINGS\n", Request::Settings { topic: None }),
+        ("SETTINGS @t\n", Request::Settings { topic: topic("t") }),
         ("PING\n", Request::Ping),
         ("PING\r\n", Request::Ping),
         ("HELLO\n", Request::Hello),
@@ -288,8 +312,18 @@ fn every_mistake_gets_a_code_and_a_sentence_that_helps() {
         ("CREATE\n", BadRequest, "the topic is missing; expected CREATE @topic"),
         ("CREATE orders\n", BadRequest, "the topic is missing; expected CREATE @topic"),
         ("CREATE @a.tmp\n", BadName, "'a.tmp' can't be a topic"),
-        ("CREATE @a retention=1d\n", BadRequest, "CREATE with settings is not supported by this version"),
-        ("CREATE @a b\n", BadRequest, "'b' is one word too many"),
+        (
+            "CREATE @a retention=1d\n",
+            BadRequest,
+            "'retention' is no setting; there are flush-interval-ms, flush-messages",
+        ),
+        ("CREATE @a b\n", BadRequest, "'b' is not <setting>=<value>; expected CREATE @topic"),
+        ("CREATE @a retain-ms=1d\n", BadRequest, "retain-ms must be a whole number from 0 to 3162240000000, not '1d'"),
+        ("CREATE @a roll-ms=1 roll-ms=1\n", BadRequest, "roll-ms stands there twice"),
+        ("CREATE @a on-full=\x07\n", BadRequest, r"on-full must be reject or drop-oldest, not '\x07'"),
+        ("ALTER t roll-ms=1\n", BadRequest, "the topic is missing; expected ALTER @topic"),
+        ("ALTER @t\n", BadRequest, "a setting is missing; expected ALTER @topic <setting>=<value>|default"),
+        ("SETTINGS t\n", BadRequest, "'t' is one word too many"),
         ("PING x\n", BadRequest, "'x' is one word too many; expected PING"),
         ("HELLO x\n", BadRequest, "'x' is one word too many; expected HELLO"),
         ("QUIT x\n", BadRequest, "'x' is one word too many; expected QUIT"),
@@ -300,7 +334,6 @@ fn every_mistake_gets_a_code_and_a_sentence_that_helps() {
         ("EXTEND g 1 1\n", BadRequest, "EXTEND is not"),
         ("PURGE @t 1\n", BadRequest, "PURGE is not"),
         ("DELETE @t\n", BadRequest, "DELETE is not"),
-        ("ALTER @t a=b\n", BadRequest, "ALTER is not"),
         // PUBB
         (
             "PUBB SAFE 1 5\nPING\n\n",
@@ -527,6 +560,9 @@ fn replies_are_written_as_the_protocol_says() {
         groups: 7,
         forces: 8,
         force_mean_us: 9,
+        force_total_ms: 10,
+        unforced_max: 11,
+        unforced_ms_max: 12,
     };
     let group = |group: &str, held| GroupStatus { group: group.to_string(), committed: 5, lag: 2, held };
     let hello = Hello {
@@ -551,7 +587,7 @@ fn replies_are_written_as_the_protocol_says() {
         (Reply::Frames { first: 7, bytes: 4096, salt: 0xffff_ffff }, "FRAMES 7 4096 4294967295\n"),
         (
             Reply::Status(status.clone()),
-            "STATUS topic=orders start=1 durable=2 written=3 next=4 segments=5 bytes=6 groups=7 forces=8 forceMeanUs=9\n",
+            "STATUS topic=orders start=1 durable=2 written=3 next=4 segments=5 bytes=6 groups=7 forces=8 forceMeanUs=9 forceTotalMs=10 unforcedMax=11 unforcedMaxMs=12\n",
         ),
         (Reply::Topics(vec![]), "END 0\n"),
         (
@@ -563,6 +599,11 @@ fn replies_are_written_as_the_protocol_says() {
             "GROUP name=a committed=5 lag=2 held=yes\nGROUP name=b committed=5 lag=2 held=no\nEND 2\n",
         ),
         (Reply::Created { topic: "orders".to_string() }, "CREATED orders\n"),
+        (Reply::Altered { topic: "orders".to_string() }, "ALTERED orders\n"),
+        (
+            Reply::Settings(vec![(&SETTINGS[2], 60_000, Origin::Topic), (&SETTINGS[4], 0, Origin::Default)]),
+            "SETTING retain-ms 60000 topic\nSETTING retain-consumed no default\nEND 2\n",
+        ),
         (Reply::Pong, "PONG\n"),
         (
             Reply::Hello(hello),
