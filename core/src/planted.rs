@@ -57,6 +57,10 @@ pub enum Planted {
     RemovalBeforeAnchoring,
     /// Story 7: group files are not written anew.
     NoGroupRewrite,
+    /// The settings of topics are not written anew.
+    NoSettingsRewrite,
+    /// ALTERED is answered when the file is renamed, before the directory is forced.
+    NoDirectoryForceAtAlter,
     /// Story 8: a topic whose making was not finished is served, and recovery does not force the directory of topics.
     NoTopicsForce,
     /// A topic's leftover is emptied though its name may come back.
@@ -80,7 +84,7 @@ pub enum Planted {
 #[cfg(feature = "planted")]
 impl Planted {
     /// All of them, each with the promise that it breaks.
-    pub const ALL: [(Planted, &'static str); 34] = [
+    pub const ALL: [(Planted, &'static str); 36] = [
         (Planted::AcknowledgeBeforeForce, "P3"),
         (Planted::ReplyBeforeCompletion, "P3"),
         (Planted::ReplyBeforeSlot, "P3"),
@@ -106,6 +110,8 @@ impl Planted {
         (Planted::AnchorAlone, "P8"),
         (Planted::RemovalBeforeAnchoring, "P8"),
         (Planted::NoGroupRewrite, "P5"),
+        (Planted::NoSettingsRewrite, "P3"),
+        (Planted::NoDirectoryForceAtAlter, "P3"),
         (Planted::NoTopicsForce, "P1"),
         (Planted::NameComesBack, "P8"),
         (Planted::CleanByEquality, "P1"),

@@ -63,6 +63,10 @@ pub enum Ask {
     Groups,
     /// `CREATE`.
     Create,
+    /// `ALTER` of [`SETTING`] to this.
+    Alter(u64),
+    /// `SETTINGS`.
+    Settings,
     /// `PING`, `HELLO`, `QUIT`: answered by a line that begins so.
     Word(&'static str),
     /// Something wrong, to be refused with one of these codes.
@@ -71,12 +75,15 @@ pub enum Ask {
     Fatal(&'static [&'static str]),
 }
 
+/// The setting that clients change: to values so large that nothing follows from them.
+pub const SETTING: &str = "retain-bytes";
+
 impl Ask {
     fn shape(&self) -> Shape {
         match self {
             Ask::Fetch { .. } | Ask::Read { .. } => Shape::Messages,
             Ask::ReadRaw { .. } => Shape::Frames,
-            Ask::Topics | Ask::Groups => Shape::List,
+            Ask::Topics | Ask::Groups | Ask::Settings => Shape::List,
             _ => Shape::Line,
         }
     }
@@ -328,8 +335,13 @@ impl Checker {
     pub fn disconnected(&mut self, connection: ConnectionId) {
         let Some(conn) = self.conns.remove(&connection) else { return };
         for asked in conn.asked {
-            if let Ask::Ack { group, .. } | Ask::Seek { group, .. } = asked.ask {
-                self.model.log(&asked.topic).groups.entry(group).or_default().abandoned(asked.id);
+            let log = self.model.log(&asked.topic);
+            match asked.ask {
+                Ask::Ack { group, .. } | Ask::Seek { group, .. } => {
+                    log.groups.entry(group).or_default().abandoned(asked.id);
+                }
+                Ask::Alter(_) => log.setting.abandoned(asked.id),
+                _ => {}
             }
         }
     }
@@ -363,6 +375,13 @@ impl Checker {
                         cursor.doubtful = true;
                     }
                 }
+            }
+        }
+        if let Ask::Alter(_) | Ask::Settings = ask {
+            let setting = &mut self.model.log(topic).setting;
+            moment = setting.moment();
+            if let Ask::Alter(value) = ask {
+                setting.asked(Open { id, value: Some(value), seek: true, life, abandoned: false });
             }
         }
         let moments = match ask {
@@ -452,7 +471,7 @@ impl Checker {
             self.model.log(topic).exists = true;
         }
         let acknowledges = matches!(seen, Seen::Published { .. } | Seen::Acked(_) | Seen::Sought(_))
-            || matches!(asked.ask, Ask::Create);
+            || matches!(asked.ask, Ask::Create | Ask::Alter(_));
         if acknowledges && let Some(failure) = &self.life.failure {
             return broken("P10", format!("{seen:?} was answered after {failure}"));
         }
@@ -499,6 +518,10 @@ impl Checker {
             (Ask::Topics, Seen::Lines(lines)) => topics(asked, lines),
             (Ask::Groups, Seen::Lines(lines)) => self.groups(asked, lines, disk),
             (Ask::Create, Seen::Lines(lines)) if lines[0].starts_with("CREATED ") => self.creation_stands(topic, disk),
+            (Ask::Alter(value), Seen::Lines(lines)) if lines[0].starts_with("ALTERED ") => {
+                self.altered(asked, *value, disk)
+            }
+            (Ask::Settings, Seen::Lines(lines)) => self.settings(asked, lines),
             (Ask::Word(word), Seen::Lines(lines)) if lines[0].starts_with(word) => Ok(()),
             _ => broken("P14", format!("{:?} was answered by {seen:?} (connection {})", asked.ask, connection.0)),
         }
@@ -512,7 +535,10 @@ impl Checker {
             "STOPPING" => self.life.stopping,
             "DISK_FULL" => {
                 self.life.full
-                    && matches!(asked.ask, Ask::Publish(_) | Ask::Ack { .. } | Ask::Seek { .. } | Ask::Create)
+                    && matches!(
+                        asked.ask,
+                        Ask::Publish(_) | Ask::Ack { .. } | Ask::Seek { .. } | Ask::Create | Ask::Alter(_)
+                    )
             }
             "QUEUE_FULL" => matches!(asked.ask, Ask::Publish(_)),
             "CORRUPT" => {
@@ -552,6 +578,7 @@ impl Checker {
                 let id = asked.id;
                 self.model.log(topic).groups.entry(group.clone()).or_default().refused(id);
             }
+            Ask::Alter(_) if code != "HALTED" => self.model.log(topic).setting.refused(asked.id),
             _ => {}
         }
         Ok(())
@@ -707,7 +734,7 @@ impl Checker {
                 );
             }
             group_model.observe(
-                &format!("group {group} of {topic} (its delivery begins there)"),
+                &format!("the committed offset of group {group} of {topic} (its delivery begins there)"),
                 first.offset,
                 asked.moment,
             )?;
@@ -735,7 +762,12 @@ impl Checker {
             group_model.refused(asked.id);
             return Ok(());
         }
-        group_model.answered(&format!("group {group} of {topic}"), asked.id, value, asked.moment)?;
+        group_model.answered(
+            &format!("the committed offset of group {group} of {topic}"),
+            asked.id,
+            value,
+            asked.moment,
+        )?;
         // ACKED is sent only when its file would survive a power loss (crash story: ACKED from the cache).
         if !self.damaged {
             let path = format!("topics/{topic}/groups/{group}.offset");
@@ -757,6 +789,39 @@ impl Checker {
         let stands = self.damaged
             || disk.forced_file(&format!("topics/{topic}/topic.toml"), 0, 1).is_some_and(|b| !b.is_empty());
         if stands { Ok(()) } else { broken("P3", format!("CREATED {topic}, but a power loss could take it")) }
+    }
+
+    /// ALTERED is sent only when the file would survive a power loss.
+    fn altered(&mut self, asked: &Asked, value: u64, disk: &SimDisk) -> Check {
+        let topic = &asked.topic;
+        let setting = &mut self.model.log(topic).setting;
+        setting.answered(&format!("{SETTING} of {topic}"), asked.id, value, asked.moment).map_err(of_reply)?;
+        if self.damaged {
+            return Ok(());
+        }
+        let stored = disk.forced_file(&format!("topics/{topic}/topic.toml"), 0, 4096).unwrap_or_default();
+        let stored = String::from_utf8_lossy(&stored).into_owned();
+        let line = stored.lines().find_map(|line| line.strip_prefix("retain_bytes = ")?.parse::<u64>().ok());
+        let legal = line.is_some_and(|stored| stored == value || setting.may_be(stored, asked.moment));
+        if legal { Ok(()) } else { broken("P3", format!("ALTERED {topic} to {value}, but the platter has {line:?}")) }
+    }
+
+    fn settings(&mut self, asked: &Asked, lines: &[String]) -> Check {
+        let found = lines.iter().find_map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            match words[..] {
+                ["SETTING", SETTING, value, origin] => {
+                    Some(if origin == "topic" { value.parse().ok() } else { Some(0) })
+                }
+                _ => None,
+            }
+        });
+        let Some(Some(value)) = found else { return broken("P14", format!("no {SETTING} in {lines:?}")) };
+        let life = self.life.number;
+        let setting = &mut self.model.log(&asked.topic).setting;
+        setting.observe(&format!("{SETTING} of {}", asked.topic), value, asked.moment).map_err(of_reply)?;
+        setting.settle_before(life);
+        Ok(())
     }
 
     fn status(&mut self, asked: &Asked, line: &str) -> Check {
@@ -789,7 +854,11 @@ impl Checker {
             let moment = asked.moments.get(group).copied().unwrap_or(0);
             let life = self.life.number;
             let group_model = self.model.log(&asked.topic).groups.entry(group.to_owned()).or_default();
-            group_model.observe(&format!("group {group} of {}", asked.topic), committed, moment)?;
+            group_model.observe(
+                &format!("the committed offset of group {group} of {}", asked.topic),
+                committed,
+                moment,
+            )?;
             group_model.settle_before(life);
         }
         // One that is not listed has nothing committed.
@@ -848,6 +917,11 @@ impl Checker {
         }
         Ok(())
     }
+}
+
+/// A setting is held against the same history as a committed offset, and what it breaks is that a reply came after its effect.
+fn of_reply(broken: Broken) -> Broken {
+    Broken { promise: "P3", ..broken }
 }
 
 /// One whose creation is answered while the list waits for its turn need not be in it.

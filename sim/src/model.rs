@@ -117,6 +117,8 @@ pub struct Log {
     floor: u64,
     /// The groups.
     pub groups: BTreeMap<String, Group>,
+    /// The setting that clients change, as a group that is sought with every ALTER.
+    pub setting: Group,
 }
 
 /// A group's committed offset: every value that it had for sure, and what was asked for and not answered.
@@ -213,7 +215,7 @@ impl Group {
             return broken(
                 "P5",
                 format!(
-                    "the committed offset of {what} is {value}, but {} was acknowledged{}",
+                    "{what} is {value}, but {} was acknowledged{}",
                     self.history.last().expect("never empty"),
                     if asked.is_empty() { String::new() } else { format!(" and only {asked:?} asked for") }
                 ),

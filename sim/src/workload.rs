@@ -4,6 +4,7 @@
 use crate::disk::{POSIX, Profile};
 use crate::tape::{Concern, Decider, Rate};
 use plimsoll_core::config::Config;
+use plimsoll_core::settings::{Setting, Settings};
 
 /// What a client mostly does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -164,7 +165,15 @@ fn draw_config(d: &mut Decider, profile: &Profile, sector_bytes: u32) -> Config 
         sector_bytes
     };
     let defaults = Config::default();
+    let mut topic_defaults = Settings::NONE;
+    for (setting, name, of) in [
+        (Setting::FlushIntervalMs, "flush interval ms", &[0, 0, 0, 1, 30]),
+        (Setting::FlushMessages, "flush messages", &[0, 0, 0, 2, 20]),
+    ] {
+        topic_defaults.set(setting, Some(number(d, name, of)));
+    }
     Config {
+        topic_defaults,
         segment_bytes: number(d, "segment bytes", &[64 << 20, 512, 1024, 2048, 4096, 16 << 10]),
         payload_bytes_max: number(d, "max payload", &[64 << 10, 100, 1000, 4096]),
         publish_batch_bytes_max: number(d, "max publish batch", &[1 << 20, 100, 3000]),

@@ -70,8 +70,10 @@ pub(crate) async fn restore(
             let text = Bytes::from(offset_file::encode_offset(*offset));
             replace(io, &groups, &layout::group_offset(&dir, group), text).await?;
         }
-        let text = Bytes::from(found.toml.render());
-        replace(io, &dir, &layout::topic_toml(&dir), text).await?;
+        if !planted!(io, NoSettingsRewrite) {
+            let text = Bytes::from(found.toml.render());
+            replace(io, &dir, &layout::topic_toml(&dir), text).await?;
+        }
     }
     let last = found.segments.len() - 1;
     for (at, segment) in found.segments.iter().enumerate() {

@@ -136,6 +136,12 @@ mod hunt {
                 vec![lean("client 1, action", "acknowledges", 30), lean("force-dir * of */groups", "fails", 40)],
             ]
             .concat(),
+            Planted::NoSettingsRewrite => [
+                failing_forces(),
+                vec![lean("client *, action", "alters a topic", 40), lean("force-dir * of topics/default", "fails", 40)],
+            ]
+            .concat(),
+            Planted::NoDirectoryForceAtAlter => vec![lean("client *, action", "alters a topic", 40)],
             Planted::AckPastDelivery => {
                 [consumer(), vec![lean("client *, action", "acknowledges what it was not sent", 20)]].concat()
             }

@@ -37,8 +37,14 @@ enum Ask {
     Read,
     Fetch(&'static str),
     Ack(&'static str, u64),
+    Alter(u64),
+    Settings,
     Status,
 }
+
+/// The setting that workloads change. It grows from one ALTER to the next, as what a group has committed does, and is held
+/// against the same promises under this name.
+const SETTING: &str = "retain-bytes";
 
 /// What a log looks like to its clients.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -106,6 +112,14 @@ impl Ledger {
                     *asked = (*asked).max(offset + 1);
                     Ask::Ack(group(name), offset)
                 }
+                ["ALTER", "@default", change] => {
+                    let value = change.strip_prefix(SETTING).and_then(|value| value.strip_prefix('=')?.parse().ok());
+                    let value = value.expect("the setting that is looked at");
+                    let asked = self.asked.entry(SETTING).or_default();
+                    *asked = (*asked).max(value);
+                    Ask::Alter(value)
+                }
+                ["SETTINGS"] => Ask::Settings,
                 ["STATUS", ..] => Ask::Status,
                 _ => panic!("no workload asks {request:?}"),
             };
@@ -150,6 +164,11 @@ impl Ledger {
     /// What every group and the log looked like when they were last read from the beginning.
     pub(super) fn view(&self) -> &View {
         &self.view
+    }
+
+    /// Whether a topic's settings were to be changed.
+    pub(super) fn has_altered(&self) -> bool {
+        self.asked.contains_key(SETTING)
     }
 
     /// Everything that decides what will count as broken.
@@ -230,6 +249,25 @@ impl Ledger {
                 }
                 *acked = committed;
             }
+            (Ask::Alter(value), ["ALTERED", "default"]) => {
+                self.nothing_failed(line)?;
+                self.acked.insert(SETTING, *value);
+            }
+            (Ask::Settings, ["SETTING", name, rest]) => {
+                if *name == SETTING {
+                    let value = rest.split(' ').next().and_then(|value| value.parse().ok()).expect("a number");
+                    self.view.committed.insert(SETTING, value);
+                }
+                return Ok(());
+            }
+            (Ask::Settings, ["END", ..]) => {
+                let value = self.view.committed[SETTING];
+                let acked = self.acked.insert(SETTING, value).unwrap_or(0);
+                // What was once shown stays (crash story: ACKED from the cache).
+                if value < acked {
+                    return Err(Broken::new("P3", format!("{SETTING} was told to be {acked} and is {value}")));
+                }
+            }
             (Ask::Status, ["STATUS", ..]) => self.status(line)?,
             (_, ["ERR", "HALTED" | "STOPPING", _]) | (Ask::Ack(..), ["ERR", "NOT_DELIVERED", _]) => {}
             (_, ["ERR", code, _]) => {
@@ -276,7 +314,8 @@ impl Ledger {
                 return Err(Broken::new("P2", format!("of the batch {batch:?} there is only a part: {log:?}")));
             }
         }
-        for group in groups {
+        let settings = self.has_altered().then_some(&SETTING);
+        for group in groups.iter().chain(settings) {
             let committed = self.view.committed.get(group).copied().unwrap_or(0);
             let acked = self.acked.get(group).copied().unwrap_or(0);
             let asked = self.asked.get(group).copied().unwrap_or(0);

@@ -473,6 +473,9 @@ impl<'a> Search<'a> {
         for group in groups {
             ask(machine, ledger, &format!("FETCH {group} 1000 0\n"))?;
         }
+        if ledger.has_altered() {
+            ask(machine, ledger, "SETTINGS\n")?;
+        }
         ask(machine, ledger, "STATUS\n")?;
         ledger.check_view(groups)?;
         let view = ledger.view().clone();
@@ -481,7 +484,7 @@ impl<'a> Search<'a> {
             return Err(Broken::new("P9", what));
         }
         for (group, committed) in &view.committed {
-            if *committed > 0 {
+            if *committed > 0 && groups.contains(group) {
                 ask(machine, ledger, &format!("ACK {group} 0\n"))?;
             }
         }

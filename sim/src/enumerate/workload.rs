@@ -5,6 +5,7 @@
 
 use crate::disk::{POSIX, POSIX_TORN, Profile};
 use plimsoll_core::config::Config;
+use plimsoll_core::settings::Setting;
 
 /// One thing that happens.
 #[derive(Clone, Copy, Debug)]
@@ -84,12 +85,25 @@ fn tail_copied_alone() -> Config {
     Config { copy_whole_bytes_max: 0, ..roomy() }
 }
 
+fn flushed_later() -> Config {
+    let mut config = roomy();
+    config.topic_defaults.set(Setting::FlushIntervalMs, Some(5));
+    config
+}
+
 fn padded() -> Config {
     Config { pad_forces: 512, ..roomy() }
 }
 
+const CHANGES: &[Step] = &[
+    Send(0, "ALTER @default retain-bytes=1000001\n"),
+    Effects(3),
+    Send(1, "ALTER @default retain-bytes=1000002\nPUB DURABLE m1\n"),
+    Quiet,
+];
+
 /// All of them, in the order in which they are run.
-pub static WORKLOADS: [Workload; 14] = [
+pub static WORKLOADS: [Workload; 17] = [
     Workload {
         name: "levels",
         about: "publish at mixed levels with group commit, readers at the line",
@@ -187,6 +201,34 @@ pub static WORKLOADS: [Workload; 14] = [
             Quiet,
         ],
         groups: &["g", "h"],
+        ..PLAIN
+    },
+    Workload { name: "settings", about: "a topic's settings changed twice", steps: CHANGES, ..PLAIN },
+    Workload {
+        name: "settings-failed-force",
+        about: "the same, and each force fails once, in each way",
+        steps: CHANGES,
+        forces_fail: true,
+        ..PLAIN
+    },
+    Workload {
+        name: "flush-policy",
+        about: "messages that are forced after a time, one that is forced at once, and readers at the line",
+        config: flushed_later,
+        steps: &[
+            Send(0, "PUB WRITTEN w1\nPUB ACCEPTED a1\n"),
+            Quiet,
+            Ms(6),
+            Send(0, "PUB WRITTEN w2\n"),
+            Quiet,
+            Send(1, "PUB DURABLE d1\n"),
+            Send(2, "FETCH g 100 0\n"),
+            Quiet,
+            Send(0, "PUB ACCEPTED a2\n"),
+            Quiet,
+            Ms(6),
+        ],
+        groups: &["g"],
         ..PLAIN
     },
     Workload {

@@ -94,6 +94,7 @@ impl World {
                 self.ask_audit(connection, &topic, Ask::Status, format!("STATUS @{topic}\n"));
                 self.ask_audit(connection, &topic, Ask::Topics, "TOPICS\n".into());
                 self.ask_audit(connection, &topic, Ask::Groups, format!("GROUPS @{topic}\n"));
+                self.ask_audit(connection, &topic, Ask::Settings, format!("SETTINGS @{topic}\n"));
             }
             Task::ReadOn { topic, offset } => {
                 let ask = Ask::Read { offset, max: 50 };

@@ -2,7 +2,7 @@
 
 use super::network::Owner;
 use super::{MICROS, MILLIS, Part, SECONDS, Step, Todo, World};
-use crate::checker::Ask;
+use crate::checker::{Ask, SETTING};
 use crate::model::Attempt;
 use crate::reply::Seen;
 use crate::tape::Concern;
@@ -77,7 +77,7 @@ impl Client {
 }
 
 /// What a client may do: the words, and how likely for a producer, a consumer, a reader, a rude client.
-const ACTIONS: [(&str, [u32; 4]); 29] = [
+const ACTIONS: [(&str, [u32; 4]); 30] = [
     ("rests", [2, 2, 2, 2]),
     ("publishes DURABLE", [30, 3, 3, 4]),
     ("publishes WRITTEN", [10, 1, 1, 2]),
@@ -95,6 +95,7 @@ const ACTIONS: [(&str, [u32; 4]); 29] = [
     ("asks for the status", [1, 1, 4, 1]),
     ("asks for topics and groups", [1, 1, 6, 1]),
     ("creates a topic", [1, 0, 1, 1]),
+    ("alters a topic", [1, 0, 2, 1]),
     ("says hello", [1, 1, 2, 1]),
     ("hangs up", [1, 2, 1, 2]),
     ("resets its connection", [1, 2, 1, 6]),
@@ -227,10 +228,18 @@ impl World {
                 let topic = self.topic(&what);
                 self.ask(number, connection, &topic, Ask::Topics, b"TOPICS\n".to_vec());
                 self.ask(number, connection, &topic, Ask::Groups, format!("GROUPS @{topic}\n").into_bytes());
+                self.ask(number, connection, &topic, Ask::Settings, format!("SETTINGS @{topic}\n").into_bytes());
             }
             "creates a topic" => {
                 let topic = self.topic(&what);
                 self.ask(number, connection, &topic, Ask::Create, format!("CREATE @{topic}\n").into_bytes());
+            }
+            "alters a topic" => {
+                let topic = self.topic(&what);
+                // A value that nobody else asks for.
+                let value = (1 << 40) + u64::from(action) * self.clients.len() as u64 + number as u64;
+                let line = format!("ALTER @{topic} {SETTING}={value}\n");
+                self.ask(number, connection, &topic, Ask::Alter(value), line.into_bytes());
             }
             "says hello" => {
                 self.ask(number, connection, "default", Ask::Word("HELLO"), b"HELLO\n".to_vec());
