@@ -54,6 +54,9 @@ pub struct Config {
     pub topics_max: u32,
     /// Groups of one topic at most. Default 1,000.
     pub groups_max: u32,
+    /// Producers of one topic whose publishes are remembered, at most. The one whose last publish is the oldest goes. Each costs about
+    /// 60 bytes for each of its `dedup-sequences`. Default 1,000.
+    pub producers_max: u32,
     /// After this long without a publish, the line is anchored, milliseconds. Default 500.
     pub idle_anchor_ms: u64,
     /// The size of the ballast that a full disk gives back. Default 4 MiB; 0: none.
@@ -98,6 +101,7 @@ impl Default for Config {
             auto_create: false,
             topics_max: 10_000,
             groups_max: 1_000,
+            producers_max: 1_000,
             idle_anchor_ms: 500,
             ballast_bytes: 4 << 20,
             disk_full_retry_ms: 500,
@@ -117,7 +121,7 @@ impl Config {
     /// # Errors
     /// One sentence that names the setting, its range and what was given.
     pub fn validate(&self) -> Result<(), String> {
-        let ranges: [(&str, u64, u64, u64); 12] = [
+        let ranges: [(&str, u64, u64, u64); 13] = [
             ("segment-bytes", self.segment_bytes, 512, 1 << 40),
             ("max-payload", self.payload_bytes_max as u64, 1, record::PAYLOAD_BYTES_CEILING as u64),
             ("max-publish-batch", self.publish_batch_bytes_max as u64, 1, record::BATCH_BYTES_CEILING as u64),
@@ -130,6 +134,7 @@ impl Config {
             ("max-unanswered", self.unanswered_max as u64, 1, 1 << 20),
             ("max-unsent-bytes", self.unsent_bytes_max, 1, 1 << 40),
             ("max-fetch-bytes", self.fetch_bytes_max, 1, 1 << 30),
+            ("max-producers", self.producers_max as u64, 1, 1 << 20),
         ];
         for (name, value, min, max) in ranges {
             if value < min || value > max {
@@ -166,7 +171,7 @@ mod tests {
     #[test]
     fn every_range_ends_where_the_sentence_says() {
         type Set = fn(&mut Config, u64);
-        let ranges: [(&str, Set, u64, u64); 13] = [
+        let ranges: [(&str, Set, u64, u64); 14] = [
             ("segment-bytes", |config, n| config.segment_bytes = n, 512, 1_099_511_627_776),
             ("max-payload", |config, n| config.payload_bytes_max = n as u32, 1, 16_777_216),
             ("max-publish-batch", |config, n| config.publish_batch_bytes_max = n as u32, 1, 8_388_608),
@@ -179,6 +184,7 @@ mod tests {
             ("max-unanswered", |config, n| config.unanswered_max = n as u32, 1, 1_048_576),
             ("max-unsent-bytes", |config, n| config.unsent_bytes_max = n, 1, 1_099_511_627_776),
             ("max-fetch-bytes", |config, n| config.fetch_bytes_max = n, 1, 1_073_741_824),
+            ("max-producers", |config, n| config.producers_max = n as u32, 1, 1_048_576),
             ("max-fetch-wait", |config, n| config.fetch_wait_ms_max = n, 0, 86_400_000),
         ];
         assert_eq!(refused(|_| {}), None);

@@ -115,14 +115,26 @@ pub(crate) fn is_batch(value: &[u8]) -> bool {
 
 /// How many bytes the value of a batch takes whose messages take `bytes` together as they are published: each its length
 /// (u32) and its value.
-pub fn batch_bytes(count: u32, bytes: usize) -> usize {
-    4 + count as usize + bytes
+pub fn batch_bytes(producer: bool, count: u32, bytes: usize) -> usize {
+    4 + count as usize + bytes + if producer { 12 } else { 0 }
 }
 
-/// Appends what stands before the value of a batch's next message. Before the first one stands how many there are, u32.
-pub fn encode_batched_head(out: &mut Vec<u8>, value: usize) {
-    out.extend_from_slice(&(1 + value as u32).to_be_bytes());
-    out.push(Kind::Message as u8);
+/// Appends what stands before the value of a batch's next message. Before the first one stands how many there are, u32; the producer
+/// and its sequence, which name the batch, stand in the first.
+pub fn encode_batched_head(out: &mut Vec<u8>, producer: Option<(u64, u32)>, value: usize) {
+    let head = if producer.is_some() { 13 } else { 1 };
+    out.extend_from_slice(&(head + value as u32).to_be_bytes());
+    out.push(Kind::Message as u8 | flags(producer.is_some(), false, false));
+    encode_head(out, producer, None, &[(b"", b""); 0]);
+}
+
+/// The producer and the sequence that name what a frame holds: a message, or a batch as a whole.
+pub fn producer_of(frame: &Frame<'_>) -> Option<(u64, u32)> {
+    // Most messages have none: those are not looked into.
+    if frame.kind == Kind::Message && frame.payload[4] & HAS_PRODUCER == 0 {
+        return None;
+    }
+    messages(frame)?.next()?.1.producer
 }
 
 /// The flags of the kind byte for a message with these parts.
@@ -287,6 +299,7 @@ mod tests {
             time: i64,
             values in any_vec(any_vec(any::<u8>(), 1..40), 1..20),
             piece in 1usize..30,
+            producer: Option<(u64, u32)>,
         ) {
             let mut sent = Vec::new();
             for value in &values {
@@ -297,16 +310,17 @@ mod tests {
             let (mut reader, mut frame) = (body.reader(), Vec::new());
             record::encode(&mut frame, Salt(3), offset, offset, Kind::Batch as u8, time, |out| {
                 out.extend_from_slice(&(values.len() as u32).to_be_bytes());
-                for _ in &values {
+                for at in 0..values.len() {
                     let length = reader.u32().expect("a length") as usize;
-                    encode_batched_head(out, length);
+                    encode_batched_head(out, producer.filter(|_| at == 0), length);
                     assert!(reader.read(length, |piece| out.extend_from_slice(piece)));
                 }
             });
             prop_assert_eq!(reader.u32(), None);
-            prop_assert_eq!(frame.len(), record::OVERHEAD_BYTES + batch_bytes(values.len() as u32, sent.len()));
+            prop_assert_eq!(frame.len(), record::OVERHEAD_BYTES + batch_bytes(producer.is_some(), values.len() as u32, sent.len()));
             let Decoded::Frame(frame) = record::decode(&frame, Salt(3)) else { panic!("not a frame") };
             prop_assert_eq!((frame.count, frame.time_ms()), (values.len() as u64, Some(time)));
+            prop_assert_eq!(producer_of(&frame), producer);
             let back: Vec<(u64, &[u8], i64)> =
                 messages(&frame).expect("a batch").map(|(offset, m)| (offset, m.value, m.timestamp_ms)).collect();
             prop_assert!(back.into_iter().eq(values.iter().zip(offset..).map(|(value, at)| (at, &value[..], time))));

@@ -79,12 +79,16 @@ pub enum Planted {
     GroupsNoEvidence,
     /// A batch is written as two frames.
     BatchInTwoFrames,
+    /// What was published before a restart is not remembered.
+    WindowForgotten,
+    /// A repeated publish is answered at once, whatever level it asks for.
+    RepeatAnsweredAtOnce,
 }
 
 #[cfg(feature = "planted")]
 impl Planted {
     /// All of them, each with the promise that it breaks.
-    pub const ALL: [(Planted, &'static str); 36] = [
+    pub const ALL: [(Planted, &'static str); 38] = [
         (Planted::AcknowledgeBeforeForce, "P3"),
         (Planted::ReplyBeforeCompletion, "P3"),
         (Planted::ReplyBeforeSlot, "P3"),
@@ -121,6 +125,8 @@ impl Planted {
         (Planted::SeekUnbounded, "P5"),
         (Planted::GroupsNoEvidence, "P7"),
         (Planted::BatchInTwoFrames, "P2"),
+        (Planted::WindowForgotten, "P16"),
+        (Planted::RepeatAnsweredAtOnce, "P3"),
     ];
 }
 

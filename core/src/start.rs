@@ -93,7 +93,7 @@ pub(crate) async fn start(io: Io, config: Rc<Config>) -> Result<Started, Halt> {
     if !check_format(&io).await.map_err(directory)? {
         first_start(&io).await.map_err(|trouble| halt(trouble, "the first start"))?;
     }
-    let findings = recovery::inspect(&io).await.map_err(|error| halt(Trouble::Halt(error), "recovery"))?;
+    let findings = recovery::inspect(&io, &config).await.map_err(|error| halt(Trouble::Halt(error), "recovery"))?;
     report(&io, &findings);
     if planted!(io, LeftoversBeforeJudgement) {
         for path in findings.topics.iter().flat_map(|topic| &topic.leftovers) {

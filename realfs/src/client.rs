@@ -25,7 +25,7 @@
 //!
 //! A publish whose reply is lost is *indeterminate*: it may be stored or not, and the client says so
 //! ([`Outcome::Unknown`]). It never repeats one by itself; [`Publisher`] does, when told to, and then a message may be
-//! stored twice. The next request connects again, for as long as [`Options::reconnect_for`] allows.
+//! stored twice, unless it has an id ([`Publication::id`]). The next request connects again, for as long as [`Options::reconnect_for`] allows.
 
 mod publisher;
 #[cfg(test)]
@@ -229,19 +229,25 @@ impl Client {
         Ok(self.recv_reply().expect("one is in flight"))
     }
 
-    /// Publishes messages as one and waits for the reply: all of them are stored or, after any crash, none. The broker says in
+    /// Publishes messages as one, which an id names as a whole, and waits for the reply: all of them are stored or, after any crash, none. The broker says in
     /// [`Hello`] how many there may be, and how many bytes.
     ///
     /// # Errors
     /// As [`Client::publish`].
-    pub fn publish_batch(&mut self, topic: Option<&str>, level: Level, values: &[&[u8]]) -> Result<Outcome, Error> {
+    pub fn publish_batch(
+        &mut self,
+        topic: Option<&str>,
+        level: Level,
+        id: Option<(u64, u32)>,
+        values: &[&[u8]],
+    ) -> Result<Outcome, Error> {
         self.nothing_in_flight()?;
         check_word("topic", topic)?;
         let count =
             u32::try_from(values.len()).map_err(|_| Error::Request("no broker takes as many messages".into()))?;
         let mut body = Vec::new();
         values.iter().for_each(|value| wire::append_to_batch(&mut body, value));
-        wire::encode_batch(&mut self.connected()?.outbox, topic, level, count, &body);
+        wire::encode_batch(&mut self.connected()?.outbox, topic, level, id, count, &body);
         self.sent_one();
         Ok(self.recv_reply().expect("one is in flight"))
     }

@@ -123,6 +123,25 @@ fn batches_are_published_counted_and_dumped() {
     assert!(code == 1 && error.contains("TOO_LARGE") && error.contains("--max-publish-batch"), "{error}");
 }
 
+/// P16: the same command run again publishes nothing new.
+#[test]
+fn a_producer_that_is_run_again_stores_nothing_twice() {
+    let broker = Broker::start(&[]);
+    for _ in 0..2 {
+        let (code, out, _) = broker.run(&["pub", "--producer", "17", "--retry", "one", "two"]);
+        assert_eq!(code, 0);
+        assert!(out.starts_with("2 messages DURABLE, offsets 0 to 1, in "), "{out}");
+    }
+    let batch = ["pub", "--producer", "17", "--sequence", "2", "--batch", "2", "three", "four", "five"];
+    for _ in 0..2 {
+        assert!(broker.run(&batch).1.starts_with("3 messages DURABLE, offsets 2 to 4, in "));
+    }
+    let (_, out, _) = broker.run(&["consume", "--offset", "0", "--format", "json"]);
+    let ids: Vec<serde_json::Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(ids.len(), 5);
+    assert_eq!(broker.run(&["pub", "--sequence", "2", "x"]).0, 2);
+}
+
 #[test]
 fn any_bytes_key_and_headers_come_back() {
     let broker = Broker::start(&[]);

@@ -12,6 +12,7 @@ use plimsoll_core::config::Config;
 use plimsoll_core::effect::{ConnectionId, Effect, Halt, HaltKind, IoError, IoErrorKind, Report};
 use plimsoll_core::message;
 use plimsoll_core::record::{self, Decoded, Kind, Salt};
+use plimsoll_core::settings::{Policy, Setting, Settings};
 use std::collections::{BTreeMap, VecDeque};
 
 /// How many batches are being written at once, at most.
@@ -151,6 +152,35 @@ struct Life {
     corrupt: bool,
 }
 
+/// What bounds the windows of producers (P16), as far as it can be seen from outside.
+#[derive(Clone, Debug, Default)]
+struct Producers {
+    now_ns: u64,
+    /// How often the wall clock was set.
+    clock_set: u32,
+    /// Requests with an id, by topic and producer.
+    asked: BTreeMap<String, BTreeMap<u64, u64>>,
+    /// When each was first sent, and how often the clock had been set by then.
+    first_asked: BTreeMap<usize, (u64, u32)>,
+}
+
+impl Producers {
+    /// Whether the broker has to know the request if it has stored it: not too many others were sent since, and it is not too old.
+    fn is_in_window(&self, limits: &Config, model: &Model, number: usize) -> bool {
+        let attempt = &model.attempts[number];
+        let Some(repeats) = &attempt.repeats else { return true };
+        let policy = Policy::new(&Settings::NONE, &limits.topic_defaults);
+        let Some(of_topic) = self.asked.get(&attempt.topic) else { return true };
+        let asked = of_topic.get(&repeats.id.0).copied().unwrap_or(0);
+        let (first_ns, clock_set) = self.first_asked[&number];
+        let age_ms = (self.now_ns - first_ns).div_ceil(1_000_000);
+        let is_young = policy.bound(Setting::DedupMs).is_none_or(|max| clock_set == self.clock_set && age_ms <= max);
+        asked <= policy.get(Setting::DedupSequences)
+            && of_topic.len() as u64 <= u64::from(limits.producers_max)
+            && is_young
+    }
+}
+
 /// The checker.
 pub struct Checker {
     /// What the reference broker knows.
@@ -161,6 +191,7 @@ pub struct Checker {
     views: BTreeMap<(String, bool), LogView>,
     life: Life,
     next_ask: u64,
+    producers: Producers,
     /// The most messages that were published as one.
     largest_batch: u64,
     /// Replies that were checked.
@@ -179,6 +210,7 @@ impl Checker {
             views: BTreeMap::new(),
             life: Life::default(),
             next_ask: 0,
+            producers: Producers::default(),
             largest_batch: 0,
             replies: 0,
             damaged: false,
@@ -204,6 +236,16 @@ impl Checker {
         };
         self.model.ended(end);
         self.conns.clear();
+    }
+
+    /// Time goes on.
+    pub(crate) fn time_is(&mut self, now_ns: u64) {
+        self.producers.now_ns = now_ns;
+    }
+
+    /// The wall clock was set: how old a publish is can't be told from outside any more.
+    pub(crate) fn clock_was_set(&mut self) {
+        self.producers.clock_set += 1;
     }
 
     /// It was asked to stop.
@@ -353,6 +395,13 @@ impl Checker {
         let log = self.model.log(topic);
         let (existed, firm_end, mut moment) = (log.exists, log.firm_end, 0);
         if let Ask::Publish(number) = ask {
+            self.model.asked(number);
+            if let Some(repeats) = &self.model.attempts[number].repeats {
+                let of_topic = self.producers.asked.entry(topic.to_owned()).or_default();
+                *of_topic.entry(repeats.id.0).or_default() += 1;
+                let now = (self.producers.now_ns, self.producers.clock_set);
+                self.producers.first_asked.entry(number).or_insert(now);
+            }
             self.largest_batch = self.largest_batch.max(self.model.together(number).len() as u64);
         }
         let log = self.model.log(topic);
@@ -479,7 +528,8 @@ impl Checker {
             (Ask::Publish(number), Seen::Published { offset, level, count })
                 if self.model.attempts[*number].batch.map(|(_, count)| count as u64) == *count =>
             {
-                self.model.published(*number, *offset, level)?;
+                let is_in_window = self.producers.is_in_window(&self.limits, &self.model, *number);
+                self.model.published(*number, *offset, level, is_in_window)?;
                 self.holds_level(topic, *offset + count.unwrap_or(1) - 1, level, disk)
             }
             (Ask::Fetch { group, max }, Seen::Messages(messages)) => {
@@ -648,7 +698,9 @@ impl Checker {
 
     /// A message is delivered; if it is of a batch, all of that is as durable.
     fn delivered(&mut self, topic: &str, offset: u64, value: &[u8], disk: &SimDisk) -> Result<usize, Broken> {
-        let number = self.model.delivered(topic, offset, value)?;
+        let (producers, limits) = (&self.producers, &self.limits);
+        let is_in_window = |model: &Model, number: usize| producers.is_in_window(limits, model, number);
+        let number = self.model.delivered(topic, offset, value, &is_in_window)?;
         let behind = (self.model.together(number).end - number) as u64;
         if behind > 1 && !self.damaged {
             let durable = self.end(topic, Depth::Platter, offset + behind, disk);
@@ -679,6 +731,10 @@ impl Checker {
         // Compared undone, since an encoder may leave more characters as they are.
         let undone = |word: &str| percent(&unpercent(word));
         let mut expected: Vec<(String, String)> = Vec::new();
+        if let Some(repeats) = &attempt.repeats {
+            let (producer, sequence) = repeats.id;
+            expected.push(("id".into(), percent(format!("{producer}:{sequence}").as_bytes())));
+        }
         if let Some(key) = &attempt.key {
             expected.push(("key".into(), percent(key)));
         }

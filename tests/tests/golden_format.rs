@@ -62,7 +62,7 @@ fn a_batch() {
     record::encode(&mut out, salt(), 2, 2, Kind::Batch as u8, ACCEPTED_MS + 2000, |out| {
         out.extend_from_slice(&2u32.to_be_bytes());
         for value in [&b"a"[..], b"bc"] {
-            message::encode_batched_head(out, value.len());
+            message::encode_batched_head(out, None, value.len());
             out.extend_from_slice(value);
         }
     });

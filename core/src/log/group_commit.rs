@@ -218,6 +218,12 @@ pub(crate) struct Pumped {
     pub(crate) roll: bool,
 }
 
+/// Puts a waiter into its place. Nearly all come in the order of their offsets; who repeats a publish waits for an earlier one.
+pub(crate) fn wait(waiting: &mut VecDeque<Waiter>, waiter: Waiter) {
+    let at = waiting.partition_point(|other| other.offset <= waiter.offset);
+    waiting.insert(at, waiter);
+}
+
 impl Commit {
     /// A log whose frames end at `next`, all of them forced.
     pub(crate) fn recovered(next: u64, position: u64) -> Commit {

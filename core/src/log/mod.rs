@@ -5,6 +5,7 @@
 
 pub(crate) mod anchor;
 pub(crate) mod create;
+pub(crate) mod dedup;
 pub(crate) mod group_commit;
 pub(crate) mod index;
 pub(crate) mod read;
@@ -26,11 +27,12 @@ use crate::message;
 use crate::planted::planted;
 use crate::protocol::{BodyReader, Publish, TopicStatus};
 use crate::record::{self, Kind, Salt};
-use crate::settings::Policy;
+use crate::settings::{Policy, Setting};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use dedup::{Dedup, First, Window};
 use group_commit::Commit;
 use index::Index;
 use topic_file::{Alters, TopicToml};
@@ -90,6 +92,8 @@ pub(crate) struct Space {
 pub(crate) enum Admission {
     /// It has this offset.
     Admitted(u64),
+    /// It has been stored before, here (P16).
+    Known(First),
     /// Its connection waits for room: a roll, a chunk of space, a write.
     Parked,
     /// It was refused, and nothing of it is stored.
@@ -123,6 +127,8 @@ pub(crate) struct Topic {
     pub(crate) anchored: u64,
     pub(crate) anchoring: bool,
     pub(crate) groups: BTreeMap<String, Group>,
+    /// What is known of its producers' publishes.
+    pub(crate) dedup: Dedup,
     /// Connections whose next publish waits for room, first come first served.
     pub(crate) parked: VecDeque<ConnectionId>,
     /// Connections whose FETCH waits for the line to move.
@@ -157,14 +163,18 @@ impl Topic {
         mark: &mut Option<group_commit::Mark>,
         publish: &Publish,
     ) -> Admission {
+        if let Some(first) = publish.id.and_then(|id| self.known(id, now)) {
+            return Admission::Known(first);
+        }
         let count = publish.count();
+        let has_id = publish.id.is_some();
         let body = match publish.batch {
-            None => message::body_bytes(false, publish.key.as_deref(), &publish.headers, publish.value.len()),
-            Some(count) => message::batch_bytes(count, publish.value.len()),
+            None => message::body_bytes(has_id, publish.key.as_deref(), &publish.headers, publish.value.len()),
+            Some(count) => message::batch_bytes(has_id, count, publish.value.len()),
         };
         let mut size = (record::OVERHEAD_BYTES + body) as u64;
         if planted!(io, BatchInTwoFrames) && count > 1 {
-            size += (record::OVERHEAD_BYTES + message::batch_bytes(0, 0)) as u64;
+            size += (record::OVERHEAD_BYTES + message::batch_bytes(false, 0, 0)) as u64;
         }
 
         self.emit_writes(config, io);
@@ -185,9 +195,9 @@ impl Topic {
         match publish.batch {
             None => {
                 let kind =
-                    Kind::Message as u8 | message::flags(false, publish.key.is_some(), !publish.headers.is_empty());
+                    Kind::Message as u8 | message::flags(has_id, publish.key.is_some(), !publish.headers.is_empty());
                 record::encode(&mut batch.bytes, segment.salt, offset, durable, kind, now.wall_ms, |out| {
-                    message::encode_head(out, None, publish.key.as_deref(), &publish.headers);
+                    message::encode_head(out, publish.id, publish.key.as_deref(), &publish.headers);
                     publish.value.pieces().iter().for_each(|piece| out.extend_from_slice(piece));
                 });
             }
@@ -208,7 +218,8 @@ impl Topic {
                         Kind::Batch as u8,
                         now.wall_ms,
                         |out| {
-                            encode_batch(out, part, &mut messages);
+                            let id = publish.id.filter(|_| first == offset);
+                            encode_batch(out, id, part, &mut messages);
                         },
                     );
                     first += u64::from(part);
@@ -219,6 +230,9 @@ impl Topic {
         segment.index.note(offset, position, now.wall_ms);
         segment.end += size;
         self.next = end;
+        if let Some(id) = publish.id {
+            self.dedup.note(id, First { offset, count, time_ms: now.wall_ms }, self.window(config));
+        }
         self.last_publish_ns = now.monotonic_ns;
         self.commit.flush_now = false;
         self.commit.gather.count(self.id, mark);
@@ -229,6 +243,17 @@ impl Topic {
         }
         self.reserve_ahead(config, io);
         Admission::Admitted(offset)
+    }
+
+    /// Where a publish with this id was stored, if that is within the topic's window (P16). It may not be written yet.
+    fn known(&self, id: dedup::Id, now: Now) -> Option<First> {
+        self.policy.bound(Setting::DedupSequences)?;
+        self.dedup.find(id, now.wall_ms, self.policy.bound(Setting::DedupMs))
+    }
+
+    /// How much is remembered of its producers.
+    pub(crate) fn window(&self, config: &Config) -> Window {
+        Window::new(&self.policy, config)
     }
 
     /// The bound on what has an offset and waits to be written (P13). A client that fills it alone waits, too; it is not
@@ -378,11 +403,11 @@ impl Topic {
 }
 
 /// Appends the value of a batch: how many messages, then each with its length, its kind and its value.
-fn encode_batch(out: &mut Vec<u8>, count: u32, messages: &mut BodyReader<'_>) {
+fn encode_batch(out: &mut Vec<u8>, id: Option<dedup::Id>, count: u32, messages: &mut BodyReader<'_>) {
     out.extend_from_slice(&count.to_be_bytes());
-    for _ in 0..count {
+    for at in 0..count {
         let value = messages.u32().expect("the codec has counted them") as usize;
-        message::encode_batched_head(out, value);
+        message::encode_batched_head(out, id.filter(|_| at == 0), value);
         let whole = messages.read(value, |piece| out.extend_from_slice(piece));
         debug_assert!(whole, "the codec has measured them");
     }

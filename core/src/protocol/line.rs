@@ -232,6 +232,7 @@ impl LineCodec {
         let (topic, level) = (words.topic()?, words.level()?);
         let count = words.number("the number of messages")?;
         words.next();
+        let id = words.next().map(|word| words.id(word)).transpose()?;
         if let Some(word) = words.next() {
             return Err(words.wrong(format_args!("{} is one word too many", quoted(word))));
         }
@@ -258,7 +259,7 @@ impl LineCodec {
                 ),
             ));
         }
-        Ok(Publish { topic, level, batch: Some(count), ..EMPTY_PUBLISH })
+        Ok(Publish { topic, level, id, batch: Some(count), ..EMPTY_PUBLISH })
     }
 
     /// Whether a batch's messages are as many as it says, each with at least one byte and within the limit, and fill it.
@@ -302,7 +303,7 @@ impl LineCodec {
         words.next();
         while let Some(word) = words.next() {
             let Some(equals) = memchr::memchr(b'=', word) else {
-                return Err(words.wrong(format_args!("{} is not key=… or h.<name>=…", quoted(word))));
+                return Err(words.wrong(format_args!("{} is not key=…, id=… or h.<name>=…", quoted(word))));
             };
             let (name, value) = (&word[..equals], &word[equals + 1..]);
             let decoded = percent::decode(value).ok_or_else(|| {
@@ -327,9 +328,11 @@ impl LineCodec {
                 }
                 publish.headers.push((header.to_vec(), decoded?));
             } else if name == b"id" {
-                return Err(words.wrong(format_args!("id= is not supported by this version; publish without it")));
+                if publish.id.replace(words.id(word)?).is_some() {
+                    return Err(words.wrong(format_args!("id= stands there twice")));
+                }
             } else {
-                return Err(words.wrong(format_args!("{} is not key=… or h.<name>=…", quoted(word))));
+                return Err(words.wrong(format_args!("{} is not key=…, id=… or h.<name>=…", quoted(word))));
             }
         }
         if length == 0 {
@@ -406,6 +409,7 @@ const EMPTY_PUBLISH: Publish = Publish {
     level: Level::Accepted,
     key: None,
     headers: Vec::new(),
+    id: None,
     batch: None,
     value: Body::One(Bytes::new()),
 };
@@ -420,13 +424,13 @@ struct Verb {
 static PUB: Verb = Verb { name: "PUB", usage: "PUB [@topic] ACCEPTED|WRITTEN|DURABLE <payload>" };
 static PUBN: Verb = Verb {
     name: "PUBN",
-    usage: "PUBN [@topic] ACCEPTED|WRITTEN|DURABLE <number of bytes> [key=<key>] [h.<name>=<value>]… and then the bytes \
-            and a newline",
+    usage: "PUBN [@topic] ACCEPTED|WRITTEN|DURABLE <number of bytes> [key=<key>] [id=<producer>:<sequence>] \
+            [h.<name>=<value>]… and then the bytes and a newline",
 };
 static PUBB: Verb = Verb {
     name: "PUBB",
-    usage: "PUBB [@topic] ACCEPTED|WRITTEN|DURABLE <messages> <number of bytes> and then the bytes (before each message its \
-            length, u32) and a newline",
+    usage: "PUBB [@topic] ACCEPTED|WRITTEN|DURABLE <messages> <number of bytes> [id=<producer>:<sequence>] and then the bytes \
+            (before each message its length, u32) and a newline",
 };
 
 /// Reads what stands behind a verb, up to its last optional word.
@@ -635,6 +639,22 @@ impl<'a> Words<'a> {
             Some(b"META") => Ok(true),
             Some(word) => Err(self.wrong(format_args!("{} is not META", quoted(word)))),
         }
+    }
+
+    /// A word that should name a publish.
+    fn id(&self, word: &[u8]) -> Result<(u64, u32), RequestError> {
+        let numbers = || {
+            let id = word.strip_prefix(b"id=")?;
+            let colon = memchr::memchr(b':', id)?;
+            Some((parse_number(&id[..colon])?, u32::try_from(parse_number(&id[colon + 1..])?).ok()?))
+        };
+        numbers().ok_or_else(|| {
+            self.wrong(format_args!(
+                "{} is not id=<producer>:<sequence> with whole numbers, the sequence up to {}",
+                quoted(word),
+                u32::MAX
+            ))
+        })
     }
 
     fn seek_to(&mut self) -> Result<SeekTo, RequestError> {

@@ -145,6 +145,8 @@ pub struct Publish {
     pub key: Option<Vec<u8>>,
     /// Headers in the order of the request, decoded.
     pub headers: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The producer and its sequence, by which a repeated publish is known.
+    pub id: Option<(u64, u32)>,
     /// For a batch: how many messages it has. All of them are stored or, after any crash, none.
     pub batch: Option<u32>,
     /// The value; of a batch each message's length (u32) and value, as many as `batch` says and nothing else.

@@ -23,6 +23,7 @@ Examples:
   tail -f events.jsonl | plimsoll pub --topic orders
   plimsoll pub --file events.jsonl --level written --in-flight 1000
   plimsoll pub --batch 100 --file events.jsonl
+  plimsoll pub --producer 17 --retry --file events.jsonl
   plimsoll pub --whole --file picture.png
 
 A first argument that begins with @ names the topic; a message that begins with @ needs --topic before it. \
@@ -58,9 +59,16 @@ pub(crate) struct Args {
     /// Messages (or batches) sent before the first reply must have come; 1 keeps the order even when a full queue refuses some
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     in_flight: u32,
-    /// Repeat after a lost connection, for up to a minute; messages may then be stored twice
+    /// Repeat after a lost connection, for up to a minute; messages may then be stored twice, unless there is --producer
     #[arg(long)]
     retry: bool,
+    /// Give each message (or batch) the id of this producer and the next sequence. One that is repeated, also by the same command run
+    /// again, is stored once, as long as it is within the topic's window (settings dedup-sequences, dedup-ms)
+    #[arg(long, value_name = "ID")]
+    producer: Option<u64>,
+    /// The sequence of the first message (or batch); a producer that publishes something else goes on behind its last
+    #[arg(long, value_name = "N", requires = "producer", default_value_t = 0)]
+    sequence: u32,
     /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
@@ -131,6 +139,9 @@ fn publish(args: &Args, client: Client, source: Source) -> i32 {
     if let (Some(count), Some(limits)) = (args.batch, limits) {
         publisher = publisher.in_batches(count, limits.publish_batch_bytes_max as usize);
     }
+    if let Some(producer) = args.producer {
+        publisher = publisher.with_ids(producer, args.sequence);
+    }
     let progress = source.progress();
     let mut empty = 0;
     let sent = push_all(args, source, &mut publisher, &progress, &mut empty);
@@ -138,7 +149,7 @@ fn publish(args: &Args, client: Client, source: Source) -> i32 {
     progress.finish_and_clear();
     let printed = print(args, &summary, empty, begun.elapsed());
 
-    if summary.repeated > 0 {
+    if summary.repeated > 0 && args.producer.is_none() {
         complain("pub", format_args!("{} messages were repeated and may be stored twice", summary.repeated));
     }
     let failure = sent.err().or(rest.map(Failure::Client));
@@ -157,7 +168,8 @@ fn push_all(
     progress: &ProgressBar,
     empty: &mut u64,
 ) -> Result<(), Failure> {
-    let message = Publication { value: &[], key: args.key.as_deref().map(str::as_bytes), headers: &args.headers };
+    let message =
+        Publication { value: &[], key: args.key.as_deref().map(str::as_bytes), headers: &args.headers, id: None };
     match source {
         Source::Arguments(payloads) => {
             for payload in &payloads {

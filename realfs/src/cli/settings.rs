@@ -56,7 +56,7 @@ macro_rules! topic_row {
 }
 
 /// In the order of `--help`.
-static SETTINGS: [Setting; 37] = [
+static SETTINGS: [Setting; 38] = [
     row!("data", path, data, "Where the messages are; created when missing (its parent must exist)"),
     Setting {
         several: true,
@@ -135,6 +135,12 @@ static SETTINGS: [Setting; 37] = [
     row!("auto-create", switch, config.auto_create, "Create a topic when it is first published to"),
     row!("max-topics", count, config.topics_max, "Topics at most"),
     row!("max-groups", count, config.groups_max, "Groups of one topic at most"),
+    row!(
+        "max-producers",
+        count,
+        config.producers_max,
+        "Producers of one topic whose publishes are remembered; the one that has been silent the longest goes"
+    ),
     row!(
         "idle-anchor",
         milliseconds,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// - A message (or a batch, see [`Publisher::in_batches`]) refused with `QUEUE_FULL` was not stored: it is sent again after a pause, behind what is in flight by
 ///   then. With one in flight the order is thus always kept.
 /// - A message whose reply was lost is counted as unknown, or, with `retry`, sent again in its order; it may then be
-///   stored twice.
+///   stored twice, unless it has an id ([`Publisher::with_ids`]).
 pub struct Publisher {
     client: Client,
     topic: Option<String>,
@@ -21,6 +21,8 @@ pub struct Publisher {
     window: usize,
     retry: bool,
     batch: Option<Gathered>,
+    /// The producer, and the sequence of the next request; `None` behind the last that there is.
+    producer: Option<(u64, Option<u32>)>,
     /// The requests in flight, oldest first, kept to be repeated.
     pending: VecDeque<Request>,
     /// Request buffers to use again.
@@ -57,7 +59,7 @@ pub struct Summary {
     pub level: Option<Level>,
     /// Messages that are stored or not: nobody knows.
     pub unknown: u64,
-    /// Messages sent again after a lost reply; each may be stored twice.
+    /// Messages sent again after a lost reply; each without an id may be stored twice.
     pub repeated: u64,
     /// How often a full queue was waited for.
     pub queue_full: u64,
@@ -79,6 +81,7 @@ impl Publisher {
             window: window.max(1),
             retry,
             batch: None,
+            producer: None,
             pending: VecDeque::new(),
             spare: Vec::new(),
             summary: Summary::default(),
@@ -94,6 +97,13 @@ impl Publisher {
         self
     }
 
+    /// Gives each message (or batch) an id: this producer, and sequences that count up from `first`. A repeated one is then stored once, as
+    /// long as it is within the topic's window; so is everything when a producer begins again with the same sequences and the same messages.
+    pub fn with_ids(mut self, producer: u64, first: u32) -> Publisher {
+        self.producer = Some((producer, Some(first)));
+        self
+    }
+
     /// Publishes one message; waits while the window is full.
     ///
     /// # Errors
@@ -102,8 +112,8 @@ impl Publisher {
     /// call [`Publisher::finish`] for the rest.
     pub fn push(&mut self, message: &Publication<'_>) -> Result<(), Error> {
         if let Some(batch) = &self.batch {
-            if message.key.is_some() || !message.headers.is_empty() {
-                return Err(Error::Request("the messages of a batch have neither key nor headers".into()));
+            if message.key.is_some() || !message.headers.is_empty() || message.id.is_some() {
+                return Err(Error::Request("the messages of a batch have no key, headers or id of their own".into()));
             }
             if batch.count > 0 && batch.body.len() + 4 + message.value.len() > batch.bytes_max {
                 self.send_batch()?;
@@ -115,7 +125,8 @@ impl Publisher {
             return if batch.count < batch.count_max { Ok(()) } else { self.send_batch() };
         }
         let mut bytes = self.next_request()?;
-        encode_publish(&mut bytes, self.topic.as_deref(), self.level, message)?;
+        let id = self.next_id()?.or(message.id);
+        encode_publish(&mut bytes, self.topic.as_deref(), self.level, &Publication { id, ..*message })?;
         self.send(Request { bytes, count: 1 })
     }
 
@@ -125,11 +136,20 @@ impl Publisher {
             return Ok(());
         }
         let mut bytes = self.next_request()?;
+        let id = self.next_id()?;
         let batch = self.batch.as_mut().expect("just seen");
-        encode_batch(&mut bytes, self.topic.as_deref(), self.level, batch.count, &batch.body);
+        encode_batch(&mut bytes, self.topic.as_deref(), self.level, id, batch.count, &batch.body);
         let count = u64::from(std::mem::take(&mut batch.count));
         batch.body.clear();
         self.send(Request { bytes, count })
+    }
+
+    fn next_id(&mut self) -> Result<Option<(u64, u32)>, Error> {
+        let Some((producer, next)) = &mut self.producer else { return Ok(None) };
+        let sequence =
+            next.ok_or_else(|| Error::Request(format!("producer {producer} has used all of its sequences")))?;
+        *next = sequence.checked_add(1);
+        Ok(Some((*producer, sequence)))
     }
 
     /// A buffer for a request, when there is room for it in the window.

@@ -72,9 +72,9 @@ fn every_request_and_its_reply() {
         reply("PONG\n"),
         expect("PUB DURABLE hello\n"),
         Trickle(b"OK 15 DURABLE\n".to_vec()),
-        expect("PUBN @t WRITTEN 3 key=k%20 h.a=%00\na\nb\n"),
+        expect("PUBN @t WRITTEN 3 key=k%20 id=7:1 h.a=%00\na\nb\n"),
         reply("OK 18446744073709551615 WRITTEN\n"),
-        expect("PUBB @t DURABLE 2 13\n\0\0\0\x02a\n\0\0\0\x03 b\r\n"),
+        expect("PUBB @t DURABLE 2 13 id=9:4\n\0\0\0\x02a\n\0\0\0\x03 b\r\n"),
         reply("OK 7 DURABLE 2\n"),
         expect("ACK @t g 7\n"),
         reply("ACKED 8\n"),
@@ -102,10 +102,10 @@ fn every_request_and_its_reply() {
     let outcome = client.publish(None, Level::Durable, &Publication::new(b"hello")).unwrap();
     assert_eq!(outcome, Outcome::Stored { offset: 15, level: Level::Durable });
     let headers = [(b"a".to_vec(), b"\0".to_vec())];
-    let message = Publication { value: b"a\nb", key: Some(b"k "), headers: &headers };
+    let message = Publication { value: b"a\nb", key: Some(b"k "), headers: &headers, id: Some((7, 1)) };
     let outcome = client.publish(Some("t"), Level::Written, &message).unwrap();
     assert_eq!(outcome, Outcome::Stored { offset: u64::MAX, level: Level::Written });
-    let outcome = client.publish_batch(Some("t"), Level::Durable, &[b"a\n", b" b\r"]).unwrap();
+    let outcome = client.publish_batch(Some("t"), Level::Durable, Some((9, 4)), &[b"a\n", b" b\r"]).unwrap();
     assert_eq!(outcome, Outcome::Stored { offset: 7, level: Level::Durable });
     assert_eq!(client.ack(Some("t"), "g", 7), Ok(8));
     assert_eq!(client.seek(None, "g", SeekTo::TimeMs(-5)), Ok(0));
@@ -374,6 +374,25 @@ fn a_publisher_sends_batches_and_counts_their_messages() {
         (4, 1, Some(4), Some(7))
     );
     assert_eq!(error, None);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_publisher_repeats_what_has_an_id_with_the_same_id() {
+    let (address, thread) = broker(vec![
+        expect("PUBN DURABLE 1 id=7:4294967294\na\n"),
+        Hangup,
+        expect("PUBN DURABLE 1 id=7:4294967294\na\n"),
+        reply("OK 3 DURABLE\n"),
+        expect("PUBN DURABLE 1 id=7:4294967295\nb\n"),
+        reply("OK 4 DURABLE\n"),
+    ]);
+    let mut publisher = Publisher::new(connect(&address), None, Level::Durable, 1, true).with_ids(7, u32::MAX - 1);
+    publisher.push(&Publication::new(b"a")).unwrap();
+    publisher.push(&Publication::new(b"b")).unwrap();
+    assert!(matches!(publisher.push(&Publication::new(b"c")), Err(Error::Request(_))), "there are no more");
+    let (summary, error) = publisher.finish();
+    assert_eq!((summary.stored, summary.repeated, summary.last_offset, error), (2, 1, Some(4), None));
     thread.join().unwrap();
 }
 

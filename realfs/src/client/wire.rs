@@ -17,6 +17,8 @@ pub struct Publication<'a> {
     pub key: Option<&'a [u8]>,
     /// Headers as (name, value), in order.
     pub headers: &'a [(Vec<u8>, Vec<u8>)],
+    /// The producer and its sequence: repeated within the topic's window, the message is stored once, and the reply names the first offset.
+    pub id: Option<(u64, u32)>,
 }
 
 impl<'a> Publication<'a> {
@@ -38,7 +40,7 @@ pub fn encode_publish(
 ) -> Result<(), Error> {
     let value = message.value;
     let begins_or_ends_alike = value.first() == Some(&b' ') || value.last() == Some(&b'\r');
-    let plain = message.key.is_none() && message.headers.is_empty();
+    let plain = message.key.is_none() && message.headers.is_empty() && message.id.is_none();
     if plain && !begins_or_ends_alike && memchr(b'\n', value).is_none() {
         begin(out, "PUB", topic);
         word(out, level.as_str().as_bytes());
@@ -57,6 +59,7 @@ pub fn encode_publish(
         out.extend_from_slice(b" key=");
         percent::encode(out, key);
     }
+    append_id(out, message.id);
     for (name, value) in message.headers {
         out.extend_from_slice(b" h.");
         out.extend_from_slice(name);
@@ -76,15 +79,29 @@ pub fn append_to_batch(body: &mut Vec<u8>, value: &[u8]) {
 }
 
 /// Appends the request that publishes `count` messages as one (`PUBB`): all of them are stored or, after any crash, none. The body is
-/// made by [`append_to_batch`].
-pub fn encode_batch(out: &mut Vec<u8>, topic: Option<&str>, level: Level, count: u32, body: &[u8]) {
+/// made by [`append_to_batch`]; an id names the batch as a whole.
+pub fn encode_batch(
+    out: &mut Vec<u8>,
+    topic: Option<&str>,
+    level: Level,
+    id: Option<(u64, u32)>,
+    count: u32,
+    body: &[u8],
+) {
     begin(out, "PUBB", topic);
     word(out, level.as_str().as_bytes());
     number(out, u64::from(count));
     number(out, body.len() as u64);
+    append_id(out, id);
     out.push(b'\n');
     out.extend_from_slice(body);
     out.push(b'\n');
+}
+
+fn append_id(out: &mut Vec<u8>, id: Option<(u64, u32)>) {
+    if let Some((producer, sequence)) = id {
+        word(out, format!("id={producer}:{sequence}").as_bytes());
+    }
 }
 
 /// Whether these bytes stay one word of a line. Whether they are a possible name, the broker says.
@@ -289,6 +306,14 @@ impl<'a> Message<'a> {
     /// Its key. `None` unless it has one and META was asked for.
     pub fn key(&self) -> Option<Cow<'a, [u8]>> {
         self.attribute(b"key=").map(decoded)
+    }
+
+    /// The producer and its sequence. `None` unless it was published with an id and META was asked for; of a batch the first message tells
+    /// it.
+    pub fn id(&self) -> Option<(u64, u32)> {
+        let word = self.attribute(b"id=")?;
+        let colon = memchr(b':', word)?;
+        Some((parse_number(&word[..colon])?, u32::try_from(parse_number(&word[colon + 1..])?).ok()?))
     }
 
     /// How often it has been delivered (work queues). `None` where the broker does not say.

@@ -160,6 +160,11 @@ mod hunt {
                 lean("client *, action", "publishes a batch", 40),
                 lean("after write * of */log/", "power lost", 10),
             ],
+            Planted::WindowForgotten | Planted::RepeatAnsweredAtOnce => vec![
+                lean("plan, producers with ids", "1", 80),
+                lean("client *, action", "publishes with an id", 30),
+                lean("client *, action", "repeats a publish", 30),
+            ],
             Planted::NoTailCopy => [failing_forces(), vec![lean("force * of */log/", "fails", 20)]].concat(),
             Planted::ResetUnreadableOffset | Planted::LeftoversBeforeJudgement => at_the_disk(),
             Planted::LengthOnlyRecovery => vec![

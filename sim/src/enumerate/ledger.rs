@@ -4,6 +4,7 @@
 //! against what went before.
 
 use super::machine::ClientId;
+use super::workload;
 use crate::disk::StateHash;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -72,6 +73,8 @@ pub(super) struct Ledger {
     sent: BTreeSet<Payload>,
     /// Those that were sent as one.
     batches: Vec<Vec<Payload>>,
+    /// Those that were sent with an id.
+    ids: BTreeMap<Arc<str>, Payload>,
     /// Answered DURABLE: survives everything (P1).
     durable: BTreeMap<u64, Payload>,
     /// Answered WRITTEN or more: survives the kill of the process, unless a force failed.
@@ -95,6 +98,14 @@ impl Ledger {
     /// A client is about to send these requests, one a line. Groups must be among `groups`.
     pub(super) fn note(&mut self, client: ClientId, requests: &str, groups: &[&'static str]) {
         for request in requests.lines() {
+            if let Some([id, _, payload]) = workload::with_id(request) {
+                let payload: Payload = payload.into();
+                self.sent.insert(payload.clone());
+                let known = self.ids.entry(id.into()).or_insert_with(|| payload.clone());
+                assert_eq!(*known, payload, "an id names one payload");
+                self.waiting.entry(client).or_default().push_back(Ask::Publish(vec![payload]));
+                continue;
+            }
             let words: Vec<&str> = request.splitn(3, ' ').collect();
             let group = |name: &str| *groups.iter().find(|group| **group == name).expect("a group of the workload");
             let ask = match words[..] {
@@ -171,6 +182,11 @@ impl Ledger {
         self.asked.contains_key(SETTING)
     }
 
+    /// A request for each publish that was sent with an id: to be sent again.
+    pub(super) fn repeated(&self) -> String {
+        self.ids.iter().map(|(id, payload)| format!("ID {id} DURABLE {payload}\n")).collect()
+    }
+
     /// Everything that decides what will count as broken.
     pub(super) fn hash_into(&self, hash: &mut StateHash) {
         let messages = |hash: &mut StateHash, messages: &BTreeMap<u64, Payload>| {
@@ -183,6 +199,7 @@ impl Ledger {
         hash.number(self.sent.len() as u64);
         self.sent.iter().for_each(|payload| hash.bytes(payload.as_bytes()));
         hash.number(self.batches.len() as u64);
+        hash.number(self.ids.len() as u64);
         messages(hash, &self.durable);
         messages(hash, &self.written);
         messages(hash, &self.seen);
@@ -299,6 +316,12 @@ impl Ledger {
                     let what = format!("offset {offset}, {payload:?}, {why}; now there is {found}");
                     return Err(Broken::new(promise, what));
                 }
+            }
+        }
+        for (id, payload) in &self.ids {
+            let places: Vec<usize> = (0..log.len()).filter(|at| log[*at] == *payload).collect();
+            if places.len() > 1 {
+                return Err(Broken::new("P16", format!("the id {id} stands at {places:?}")));
             }
         }
         let distinct: BTreeSet<&Payload> = log.iter().collect();

@@ -18,6 +18,7 @@
 //! - Groups go on where they were told that they are, and not further (P5, P6).
 //! - A recovery that was interrupted comes to the same end as the one that was not (P9).
 //! - Where a bit rots after the crash: the start is refused and changes nothing, or nothing promised is missing (P7).
+//! - What was published with an id is repeated, and stands once (P16).
 //! - The broker takes another message, and a repeated ACK is answered from what will survive (P3, P5).
 
 mod ledger;
@@ -488,6 +489,9 @@ impl<'a> Search<'a> {
                 ask(machine, ledger, &format!("ACK {group} 0\n"))?;
             }
         }
+        // Whatever became of it: what has an id is stored once (P16).
+        let repeated = ledger.repeated();
+        ask(machine, ledger, &repeated)?;
         ask(machine, ledger, &format!("PUB DURABLE after-restart-{depth}\n"))?;
         ask(machine, ledger, "READ 0 1000\nSTATUS\n")?;
         ledger.check_view(&[])?;

@@ -10,7 +10,8 @@ use plimsoll_core::settings::Setting;
 /// One thing that happens.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    /// Requests of a client, one a line. A payload `name*100` is filled up to 100 bytes. `PUBB DURABLE a b` is a batch of two.
+    /// Requests of a client, one a line. A payload `name*100` is filled up to 100 bytes. `PUBB DURABLE a b` is a batch of two,
+    /// `ID 7:1 DURABLE a` has the id 7:1.
     Send(usize, &'static str),
     /// So many effects are executed.
     Effects(usize),
@@ -103,7 +104,7 @@ const CHANGES: &[Step] = &[
 ];
 
 /// All of them, in the order in which they are run.
-pub static WORKLOADS: [Workload; 17] = [
+pub static WORKLOADS: [Workload; 18] = [
     Workload {
         name: "levels",
         about: "publish at mixed levels with group commit, readers at the line",
@@ -143,6 +144,20 @@ pub static WORKLOADS: [Workload; 17] = [
             Quiet,
             Send(0, "PUBB WRITTEN c1 c2*100\n"),
             Send(1, "PUB DURABLE d1\n"),
+            Quiet,
+        ],
+        ..PLAIN
+    },
+    Workload {
+        name: "repeats",
+        about: "publishes with an id, repeated before and behind every crash, across a roll",
+        steps: &[
+            Send(0, "ID 7:1 WRITTEN i1*150\n"),
+            Effects(1),
+            Send(1, "ID 7:1 DURABLE i1*150\n"),
+            Quiet,
+            Send(0, "ID 7:2 ACCEPTED i2*150\nID 8:1 DURABLE i3*150\n"),
+            Send(1, "ID 7:2 DURABLE i2*150\n"),
             Quiet,
         ],
         ..PLAIN
@@ -358,10 +373,18 @@ pub(super) fn on_the_wire(requests: &str) -> Vec<u8> {
             }
             let head = format!("PUBB {level} {} {}\n", messages.split(' ').count(), body.len());
             out.extend_from_slice(&[head.as_bytes(), &body].concat());
+        } else if let Some([id, level, payload]) = with_id(line) {
+            out.extend_from_slice(format!("PUBN {level} {} id={id}\n{payload}", payload.len()).as_bytes());
         } else {
             out.extend_from_slice(line.as_bytes());
         }
         out.push(b'\n');
     }
     out
+}
+
+/// `ID 7:1 DURABLE payload` is a publish with an id: that, the level, the payload.
+pub(super) fn with_id(line: &str) -> Option<[&str; 3]> {
+    let words: Vec<&str> = line.strip_prefix("ID ")?.split(' ').collect();
+    words.try_into().ok()
 }

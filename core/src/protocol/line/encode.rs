@@ -98,6 +98,10 @@ pub fn encode_message(out: &mut Vec<u8>, offset: u64, message: &Message<'_>, met
         number(out, "MSGX ", offset);
         number(out, " ", value.len() as u64);
         number(out, " time=", message.timestamp_ms);
+        if let Some((producer, sequence)) = message.producer {
+            number(out, " id=", producer);
+            number(out, ":", sequence);
+        }
         if let Some(key) = message.key {
             text(out, " key=", "");
             percent::encode(out, key);

@@ -123,6 +123,7 @@ fn every_verb_is_understood() {
                     (b"A_.-9".to_vec(), b"a".to_vec()),
                     (b"t".to_vec(), vec![]),
                 ],
+                id: None,
                 batch: None,
                 value: Bytes::from_static(b"x").into(),
             }),
@@ -262,9 +263,16 @@ fn every_mistake_gets_a_code_and_a_sentence_that_helps() {
         ("PUBN DURABLE 1 h.=v\nx\n", BadName, "a header's name is 1 to 100 of A-Z a-z 0-9 . _ -, not ''"),
         (&long_header, BadName, "a header's name is 1 to 100 of"),
         ("PUBN DURABLE 1 h.a/b=v\nx\n", BadName, "not 'a/b'"),
-        ("PUBN DURABLE 1 Key=v\nx\n", BadRequest, "'Key=v' is not key=… or h.<name>=…"),
-        ("PUBN DURABLE 1 word\nx\n", BadRequest, "'word' is not key=… or h.<name>=…"),
-        ("PUBN DURABLE 1 id=7:1\nx\n", BadRequest, "id= is not supported by this version"),
+        ("PUBN DURABLE 1 Key=v\nx\n", BadRequest, "'Key=v' is not key=…, id=… or h.<name>=…"),
+        ("PUBN DURABLE 1 word\nx\n", BadRequest, "'word' is not key=…, id=… or h.<name>=…"),
+        (
+            "PUBN DURABLE 1 id=7\nx\n",
+            BadRequest,
+            "'id=7' is not id=<producer>:<sequence> with whole numbers, the sequence up to 4294967295",
+        ),
+        ("PUBN DURABLE 1 id=7:4294967296\nx\n", BadRequest, "is not id="),
+        ("PUBN DURABLE 1 id=:1\nx\n", BadRequest, "is not id="),
+        ("PUBN DURABLE 1 id=1:1 id=1:1\nx\n", BadRequest, "id= stands there twice"),
         // Verbs of words
         (
             "FETCH\n",
@@ -342,7 +350,8 @@ fn every_mistake_gets_a_code_and_a_sentence_that_helps() {
         ),
         ("PUBB @a/b DURABLE 1 5\nPING\n\n", BadName, "'a/b' can't be a topic"),
         ("PUBB DURABLE one 5\nPING\n\n", BadRequest, "the number of messages must be a whole number"),
-        ("PUBB DURABLE 1 5 key=k\nPING\n\n", BadRequest, "'key=k' is one word too many; expected PUBB"),
+        ("PUBB DURABLE 1 5 key=k\nPING\n\n", BadRequest, "'key=k' is not id=<producer>:<sequence> with whole numbers"),
+        ("PUBB DURABLE 1 5 id=1:2 x\nPING\n\n", BadRequest, "'x' is one word too many; expected PUBB"),
         ("PUBB DURABLE 0 0\n\n", Empty, "a batch has at least one message; nothing was stored"),
         (
             "PUBB DURABLE 6 30\n.............................!\n",
@@ -697,6 +706,7 @@ proptest! {
         topic in prop::option::of("[A-Za-z0-9_-]{1,100}"),
         level in prop::sample::select(Level::ALL.to_vec()),
         key in prop::option::of(any_vec(any::<u8>(), 0..50)),
+        id: Option<(u64, u32)>,
         headers in any_vec(("[A-Za-z0-9._-]{1,100}", any_vec(any::<u8>(), 0..50)), 0..10),
         value in any_vec(any::<u8>(), 1..300),
         length in 1_usize..400,
@@ -711,6 +721,9 @@ proptest! {
             stream.extend_from_slice(b" key=");
             percent::encode(&mut stream, key);
         }
+        if let Some((producer, sequence)) = id {
+            stream.extend_from_slice(format!(" id={producer}:{sequence}").as_bytes());
+        }
         for (name, value) in &headers {
             stream.extend_from_slice(format!(" h.{name}=").as_bytes());
             percent::encode(&mut stream, value);
@@ -719,7 +732,7 @@ proptest! {
         stream.extend_from_slice(&value);
         stream.push(b'\n');
         let headers = headers.into_iter().map(|(name, value)| (name.into_bytes(), value)).collect();
-        let publish = Publish { topic, level, key, headers, batch: None, value: Bytes::from(value).into() };
+        let publish = Publish { topic, level, key, headers, id, batch: None, value: Bytes::from(value).into() };
         prop_assert_eq!(decode(4096, stream.chunks(length)), vec![Next::Request(Request::Publish(publish))]);
     }
 
