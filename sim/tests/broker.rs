@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use plimsoll_core::config::Config;
 use plimsoll_core::effect::{ConnectionId, Effect, HaltKind, IoErrorKind};
-use plimsoll_core::record::{self, Kind};
+use plimsoll_core::record::{self, Kind, Salt};
 use plimsoll_sim::naive::Harness;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -1144,6 +1144,43 @@ fn p7_a_file_that_became_shorter_or_cannot_be_read_is_an_error() {
     h.disk.file_mut(&segment(0)).truncate(100);
     assert_eq!(h.ask(c, b"READ 0 10\n").matches("MSG ").count(), 2);
     assert!(h.ask(c, b"READ 2 10\n").starts_with("ERR CORRUPT "));
+}
+
+/// Each record is whole, or seems to be; what is missing is missed all the same.
+#[test]
+fn p7_a_reader_is_told_of_what_no_checksum_says() {
+    type Damage = fn(&mut Vec<u8>, Salt);
+    let filler: Damage = |log, salt| {
+        log.truncate(4 * 37);
+        record::encode_padding(log, salt, 4, 4, 0, 37);
+    };
+    let filler_before_others: Damage = |log, salt| {
+        let rest = log.split_off(3 * 37);
+        log.truncate(2 * 37);
+        record::encode_padding(log, salt, 2, 2, 0, 37);
+        log.extend_from_slice(&rest);
+    };
+    let length: Damage = |log, _| log[4 * 37 + 2] = 1;
+    let no_message: Damage = |log, salt| {
+        log.truncate(4 * 37);
+        record::encode(log, salt, 4, 4, Kind::QueueOperation as u8, 0, |out| out.extend_from_slice(b"abcdefgh"));
+    };
+    for (damage, messages, sentence) in [
+        (filler, 4, "the segment ends before it, segment 0, position 185"),
+        (filler_before_others, 2, "a record is missing, segment 0, position 111"),
+        (length, 4, "a record that does not end, segment 0, position 148"),
+        (no_message, 4, "a record that is no message, segment 0, position 148"),
+    ] {
+        let mut h = started(Config { recent_bytes: 0, ..plain() });
+        let c = h.connect();
+        h.ask(c, &b"PUB DURABLE abcdefgh\n".repeat(5));
+        let salt = salt(&h.disk, "default", 0);
+        damage(h.disk.file_mut(&segment(0)), salt);
+        assert_eq!(h.ask(c, b"READ 0 5\n").matches("MSG ").count(), messages, "{sentence}");
+        let reply = h.ask(c, format!("READ {messages} 5\n").as_bytes());
+        assert!(reply.starts_with(&format!("ERR CORRUPT offset {messages} of topic default")), "{reply}");
+        assert!(reply.contains(sentence), "{reply}");
+    }
 }
 
 #[test]

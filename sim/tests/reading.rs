@@ -61,6 +61,18 @@ fn what_was_too_little_is_doubled() {
     assert_eq!(seen, [(0, 4096), (4080, 8192), (12_270, 16_384), (28_650, 32_768), (60_000, 30_000)]);
 }
 
+/// Cut off by what was read first, it ends where the segment ends.
+#[test]
+fn the_last_message_may_take_a_second_read() {
+    let mut h = started(config());
+    let c = h.connect();
+    publish(&mut h, c, 2000, 1);
+    publish(&mut h, c, 1, 2971);
+    let (offsets, seen) = reads(&mut h, c, "READ 1999 2");
+    assert_eq!(offsets, [1999, 2000]);
+    assert_eq!(seen, [(0, 4096), (4080, 8192), (12_270, 16_384), (28_650, 32_768), (60_000, 3000)]);
+}
+
 #[test]
 fn never_more_is_read_at_once_than_a_reply_may_hold() {
     let mut h = started(Config { fetch_bytes_max: 10_000, ..config() });

@@ -96,17 +96,9 @@ pub(crate) async fn deliver(io: Io, topic: Rc<RefCell<Topic>>, wanted: Wanted) -
         }
         let recent = topic.borrow().commit.recent.find(sink.delivered.next).cloned();
         if let Some(batch) = recent {
-            let place = Place {
-                base: batch.base,
-                file: FileId(0),
-                salt: batch.salt,
-                position: batch.position,
-                end: batch.position + batch.bytes.len() as u64,
-                frame_bytes: 0,
-            };
-            match walk(&batch.bytes, place, &mut |position, frame| sink.take(place.base, position, frame)) {
-                Walked::Stopped | Walked::NeedBytes { .. } => continue,
-                Walked::Damaged(position) => sink.damage(place.base, position, "a damaged record in memory"),
+            let mut take = |position, frame: Frame<'_>| sink.take(batch.base, position, frame);
+            if let Walked::Damaged(position) = walk(&batch.bytes, batch.salt, batch.position, &mut take) {
+                sink.damage(batch.base, position, "a damaged record in memory");
             }
             continue;
         }
@@ -120,11 +112,7 @@ pub(crate) async fn deliver(io: Io, topic: Rc<RefCell<Topic>>, wanted: Wanted) -
         while !sink.is_full() && place.position < place.end {
             let asked = length.min(place.end - place.position) as u32;
             let bytes = match io.read(place.file, place.position, asked).await {
-                Ok(bytes) if !bytes.is_empty() => bytes,
-                Ok(_) => {
-                    sink.damage(place.base, place.position, "the file is shorter than it was");
-                    break;
-                }
+                Ok(bytes) => bytes,
                 Err(IoError { detail, .. }) => {
                     sink.damage(place.base, place.position, &detail);
                     break;
@@ -132,7 +120,8 @@ pub(crate) async fn deliver(io: Io, topic: Rc<RefCell<Topic>>, wanted: Wanted) -
             };
             // Frames above the limit may be planned and not yet written: they are not missed.
             let short = (bytes.len() as u32) < asked;
-            match walk(&bytes, place, &mut |position, frame| sink.take(place.base, position, frame)) {
+            let mut take = |position, frame: Frame<'_>| sink.take(place.base, position, frame);
+            match walk(&bytes, place.salt, place.position, &mut take) {
                 Walked::Stopped => break,
                 Walked::Damaged(position) => sink.damage(place.base, position, "a damaged record"),
                 Walked::NeedBytes { position, bytes } => {
@@ -147,7 +136,7 @@ pub(crate) async fn deliver(io: Io, topic: Rc<RefCell<Topic>>, wanted: Wanted) -
                 }
             }
         }
-        if place.position >= place.end && !sink.is_full() && sink.delivered.next < wanted.limit {
+        if !sink.is_full() {
             // The segment ended: the next offset is the base of the next one, or something is missing.
             let moved = topic.borrow().segment_of(sink.delivered.next).is_some_and(|segment| segment.base > place.base);
             if !moved {
@@ -266,7 +255,8 @@ impl Sink {
         if end <= self.delivered.next {
             return true;
         }
-        if frame.offset >= self.wanted.limit || self.is_full() {
+        if frame.offset > self.delivered.next {
+            self.damage(base, position, "a record is missing");
             return false;
         }
         match frame.kind {
@@ -363,12 +353,12 @@ enum Walked {
     Damaged(u64),
 }
 
-/// Walks the frames in `bytes`, which stand at `place.position`.
-fn walk(bytes: &Bytes, place: Place, visit: &mut dyn FnMut(u64, Frame<'_>) -> bool) -> Walked {
+/// Walks the frames in `bytes`, which stand at `begin`.
+fn walk(bytes: &Bytes, salt: Salt, begin: u64, visit: &mut dyn FnMut(u64, Frame<'_>) -> bool) -> Walked {
     let mut at = 0;
     loop {
-        let position = place.position + at as u64;
-        match record::decode(&bytes[at..], place.salt) {
+        let position = begin + at as u64;
+        match record::decode(&bytes[at..], salt) {
             Decoded::Frame(frame) => {
                 if !visit(position, frame) {
                     return Walked::Stopped;
@@ -388,7 +378,7 @@ async fn find(io: &Io, mut place: Place, end: u64, visit: &mut dyn FnMut(u64, Fr
         let asked = length.min(end - place.position) as u32;
         let bytes = io.read(place.file, place.position, asked).await.map_err(|_| place.position)?;
         let short = (bytes.len() as u32) < asked;
-        match walk(&bytes, place, visit) {
+        match walk(&bytes, place.salt, place.position, visit) {
             Walked::Stopped => return Ok(()),
             Walked::Damaged(position) => return Err(position),
             Walked::NeedBytes { position, bytes } => {

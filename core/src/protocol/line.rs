@@ -137,7 +137,7 @@ impl LineCodec {
                 State::RefusedBody { verb, left } => {
                     let verb = *verb;
                     *left -= input.skip(*left);
-                    if *left > 0 || input.is_empty() {
+                    if input.is_empty() {
                         return Next::NeedMore;
                     }
                     if let Err(error) = self.newline_behind_body(input, verb) {

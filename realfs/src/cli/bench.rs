@@ -4,6 +4,7 @@
 //! are printed. Everything that was acknowledged is read back and compared.
 
 mod broker;
+mod flush;
 mod load;
 mod raw;
 mod reading;
@@ -34,6 +35,7 @@ Examples:
   plimsoll bench --data /var/lib --json
   plimsoll bench --producers 1,4,64 --in-flight 1,256 --size 128,4096 --level durable
   plimsoll bench --address 127.0.0.1:7717 --level written
+  plimsoll bench --flush
 
 Starts a broker of this very program in a temporary directory, and leaves nothing behind. With --address it publishes \
 to the topic `bench` of a running broker instead. Cases take turns, round by round; medians are printed. `raw append` \
@@ -66,6 +68,9 @@ pub(crate) struct Args {
     /// How safe
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, ignore_case = true)]
     level: Vec<LevelArg>,
+    /// Flush policies instead: one producer in batches of 100, one consumer
+    #[arg(long, conflicts_with_all = ["address", "producers", "in_flight", "size", "level"])]
+    flush: bool,
     /// How long each case publishes in each round
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     seconds: Option<Duration>,
@@ -89,7 +94,7 @@ pub(crate) fn run(args: Args) -> i32 {
         Err(error) => return exit_code("bench", Err(Failure::Bench(format!("cannot listen for signals: {error}")))),
     };
     // By the end of this everything has been dropped: brokers stopped, directories removed.
-    let result = bench(&args, &interrupt);
+    let result = if args.flush { flush::run(&args, &interrupt) } else { bench(&args, &interrupt) };
     match result {
         Err(_) if interrupt.is_set() => {
             super::complain("bench", "interrupted; nothing was left behind");
@@ -112,7 +117,7 @@ fn bench(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
             brokers.push(Broker::start(args.address.as_deref(), dir.path(), case.variant, args.size_max())?);
         }
     }
-    let rounds = args.rounds.unwrap_or(if args.quick { 3 } else { 5 });
+    let rounds = args.rounds();
     let progress = progress(u64::from(rounds) * (cases.len() as u64 + 2 * u64::from(reads)));
     let mut report =
         Report { published: cases.iter().map(|case| Published::new(case.clone())).collect(), read: vec![] };
@@ -126,10 +131,7 @@ fn bench(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
         brokers.push(broker);
     }
 
-    let limit = match args.messages {
-        Some(messages) => Limit::Messages(messages),
-        None => Limit::Time(args.seconds.unwrap_or(Duration::from_millis(if args.quick { 150 } else { 1000 }))),
-    };
+    let limit = args.limit();
     for _ in 0..rounds {
         for (case, published) in cases.iter().zip(&mut report.published) {
             progress.set_message(case.to_string());
@@ -209,6 +211,10 @@ pub(crate) enum Variant {
     GroupCommitOff,
     /// Small segments, so that there are closed ones to read.
     Reading,
+    /// Forces 100 messages together, or those of 100 ms.
+    FlushAsync,
+    /// Forces 500 messages together, or those of 100 ms.
+    FlushMixed,
 }
 
 impl Variant {
@@ -218,6 +224,16 @@ impl Variant {
             Variant::GatherOff => &["--gather", "0s"],
             Variant::GroupCommitOff => &["--group-commit", "off"],
             Variant::Reading => &["--segment-bytes", "16MiB"],
+            Variant::FlushAsync => &["--flush", "interval=100ms,messages=100"],
+            Variant::FlushMixed => &["--flush", "interval=100ms,messages=500"],
+        }
+    }
+
+    /// The flush policy.
+    fn flush(self) -> &'static str {
+        match self.serve_args() {
+            ["--flush", policy] => policy,
+            _ => "always",
         }
     }
 
@@ -227,12 +243,14 @@ impl Variant {
             Variant::GatherOff => "gather off",
             Variant::GroupCommitOff => "group-commit off",
             Variant::Reading => "small segments",
+            Variant::FlushAsync => "flush async",
+            Variant::FlushMixed => "flush mixed",
         }
     }
 
     fn suffix(self) -> &'static str {
         match self {
-            Variant::Default | Variant::Reading => "",
+            Variant::Default | Variant::Reading | Variant::FlushAsync | Variant::FlushMixed => "",
             Variant::GatherOff => ", gather off",
             Variant::GroupCommitOff => ", group-commit off",
         }
@@ -243,6 +261,18 @@ impl Args {
     /// The largest message that a broker must take.
     fn size_max(&self) -> u32 {
         self.size.iter().copied().fold(Config::default().payload_bytes_max, u32::max)
+    }
+
+    fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(if self.quick { 3 } else { 5 })
+    }
+
+    /// Of one case in one round.
+    fn limit(&self) -> Limit {
+        match self.messages {
+            Some(messages) => Limit::Messages(messages),
+            None => Limit::Time(self.seconds.unwrap_or(Duration::from_millis(if self.quick { 150 } else { 1000 }))),
+        }
     }
 
     /// Whether somebody asked for cases of their own.

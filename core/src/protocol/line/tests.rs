@@ -203,7 +203,8 @@ fn every_mistake_gets_a_code_and_a_sentence_that_helps() {
     let long_name = "n".repeat(101);
     let long_topic = format!("PUB @{long_name} DURABLE x\n");
     let long_header = format!("PUBN DURABLE 1 h.{long_name}=v\nx\n");
-    let long_word = format!("{}\n", "W".repeat(200));
+    let (word, long_word) = (format!("{}\n", "W".repeat(40)), format!("{}\n", "W".repeat(200)));
+    let quoted_word = format!("'{}' is not a verb", "W".repeat(40));
     let overlong_pub = format!("PUB DURABLE {}\n", "x".repeat(5000));
     let overlong = format!("FETCH {}\n", "x".repeat(5000));
     let overlong_pubn = format!("PUBN DURABLE 5 {}\nQUIT\n\n", "x".repeat(5000));
@@ -216,6 +217,7 @@ fn every_mistake_gets_a_code_and_a_sentence_that_helps() {
         (" PING\n", BadRequest, "a line begins with a verb"),
         ("PUSH x\n", BadRequest, "'PUSH' is not a verb; there are PUB PUBN PUBB"),
         ("P\x07\n", BadRequest, r"'P\x07' is not a verb"),
+        (&word, BadRequest, &quoted_word),
         (&long_word, BadRequest, "WWWW…' is not a verb"),
         ("pub DURABLE x\n", BadRequest, "a verb is written in capitals, not 'pub'"),
         ("Fetch g 1 1\n", BadRequest, "a verb is written in capitals, not 'Fetch'"),

@@ -113,13 +113,13 @@ impl ReadCase {
 }
 
 /// The middle one, or the mean of the middle two.
-fn median(mut values: Vec<f64>) -> f64 {
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 }
 }
 
-fn micros(latency: &Histogram<u64>, quantile: f64) -> f64 {
+pub(super) fn micros(latency: &Histogram<u64>, quantile: f64) -> f64 {
     latency.value_at_quantile(quantile) as f64 / 1000.0
 }
 
@@ -127,7 +127,7 @@ const QUANTILES: [(&str, f64); 5] =
     [("p50_us", 0.5), ("p90_us", 0.9), ("p99_us", 0.99), ("p999_us", 0.999), ("max_us", 1.0)];
 
 /// To a precision that a measurement can have.
-fn rounded(value: f64, digits: i32) -> Value {
+pub(super) fn rounded(value: f64, digits: i32) -> Value {
     let unit = 10f64.powi(digits);
     json!((value * unit).round() / unit)
 }
