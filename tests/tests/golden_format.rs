@@ -67,7 +67,8 @@ fn a_batch() {
         }
     });
     assert_golden("batch", &out);
-    let Decoded::Frame(frame) = record::decode(&golden("batch"), salt()) else { panic!("a frame") };
+    let bytes = golden("batch");
+    let Decoded::Frame(frame) = record::decode(&bytes, salt()) else { panic!("a frame") };
     let messages: Vec<(u64, &[u8])> =
         message::messages(&frame).expect("a batch").map(|(offset, message)| (offset, message.value)).collect();
     assert_eq!(messages, [(2, &b"a"[..]), (3, b"bc")]);
