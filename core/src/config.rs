@@ -1,9 +1,10 @@
 //! Limits and policies, validated once, before anything is opened.
 
 use crate::record;
-use crate::settings::Settings;
+use crate::settings::{SETTINGS, Settings};
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 /// Everything that the broker can be told beforehand. All sizes are bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,6 +69,11 @@ pub struct Config {
     /// The doubtful tail is copied under its segment's own name while the segment's frames are no more than this.
     /// Default 1 MiB.
     pub copy_whole_bytes_max: u64,
+    /// Memory for the indexes of closed segments, over all topics. Default 4 MiB; 0: none is kept between two requests.
+    pub index_bytes: u64,
+    /// At least so many bytes of frames stand between two entries of an index. A closed segment of no more has no sidecar.
+    /// Default 64 KiB.
+    pub index_stride_bytes: u64,
     /// What holds for topics that were told nothing else.
     pub topic_defaults: Settings,
     /// Random bytes from outside, from which the log ids of new topics are derived.
@@ -107,6 +113,8 @@ impl Default for Config {
             disk_full_retry_ms: 500,
             recent_bytes: 8 << 20,
             copy_whole_bytes_max: 1 << 20,
+            index_bytes: 4 << 20,
+            index_stride_bytes: 64 << 10,
             topic_defaults: Settings::NONE,
             entropy: [0; 16],
             #[cfg(feature = "planted")]
@@ -115,7 +123,92 @@ impl Default for Config {
     }
 }
 
+/// One field, for [`Config::reload`].
+struct Field {
+    /// As `serve` calls it.
+    name: &'static str,
+    /// Whether it can change while the broker runs: it is looked at anew at each use, and nothing was made by it.
+    may_change: bool,
+    get: fn(&Config) -> u64,
+    set: fn(&mut Config, &Config),
+}
+
+macro_rules! field {
+    ($name:literal, $may_change:literal, $field:ident) => {
+        Field {
+            name: $name,
+            may_change: $may_change,
+            get: |config| config.$field as u64,
+            set: |config, from| config.$field = from.$field,
+        }
+    };
+}
+
+/// Every field that an operator can set, but for the defaults of topics, which may change too.
+static FIELDS: [Field; 24] = [
+    field!("segment-bytes", true, segment_bytes),
+    // Each connection was given its buffer by it.
+    field!("max-payload", false, payload_bytes_max),
+    field!("queue-messages", true, queue_messages),
+    field!("queue-bytes", true, queue_bytes),
+    field!("batch-messages", true, batch_messages),
+    field!("batch-bytes", true, batch_bytes),
+    // What is under way was begun in the other way, and space that stands ready was made by it.
+    field!("group-commit", false, group_commit),
+    field!("space-ahead", false, space_ahead),
+    field!("pad-forces", false, pad_forces),
+    field!("gather", true, gather_ns_max),
+    // The process's descriptors were shared out by it.
+    field!("max-connections", false, connections_max),
+    field!("max-unanswered", true, unanswered_max),
+    field!("max-unsent-bytes", true, unsent_bytes_max),
+    // Sockets were told it, too.
+    field!("send-stall", false, send_stall_ms_max),
+    field!("max-fetch-wait", true, fetch_wait_ms_max),
+    field!("max-fetch-bytes", true, fetch_bytes_max),
+    field!("group-idle", true, group_idle_ms),
+    field!("auto-create", true, auto_create),
+    field!("max-topics", true, topics_max),
+    field!("max-groups", true, groups_max),
+    field!("idle-anchor", true, idle_anchor_ms),
+    // The file is there with its size.
+    field!("ballast-bytes", false, ballast_bytes),
+    field!("recent-bytes", true, recent_bytes),
+    field!("index-bytes", true, index_bytes),
+];
+
+/// What comes of a new configuration while the broker runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reload {
+    /// What holds from now on.
+    pub config: Config,
+    /// What has changed in it.
+    pub changed: Vec<&'static str>,
+    /// What was to change, and can't without a restart.
+    pub kept: Vec<&'static str>,
+}
+
 impl Config {
+    /// Takes over from `wanted` what may change while the broker runs.
+    pub fn reload(&self, wanted: &Config) -> Reload {
+        let mut reload = Reload { config: self.clone(), changed: Vec::new(), kept: Vec::new() };
+        for field in FIELDS.iter().filter(|field| (field.get)(self) != (field.get)(wanted)) {
+            if field.may_change {
+                (field.set)(&mut reload.config, wanted);
+                reload.changed.push(field.name);
+            } else {
+                reload.kept.push(field.name);
+            }
+        }
+        for row in &SETTINGS {
+            if self.topic_defaults.get(row.setting) != wanted.topic_defaults.get(row.setting) {
+                reload.changed.push(row.name);
+            }
+        }
+        reload.config.topic_defaults = wanted.topic_defaults;
+        reload
+    }
+
     /// Checks every value against its range.
     ///
     /// # Errors
@@ -198,6 +291,55 @@ mod tests {
                 assert_eq!(refused(|config| set(config, min - 1)), sentence(min - 1));
             }
         }
+    }
+
+    /// Each field comes over if it may, and is named in either case.
+    #[test]
+    fn a_reload_takes_what_may_change_and_names_the_rest() {
+        let was = Config::default();
+        for field in &FIELDS {
+            let mut wanted = Config::default();
+            let other = Config {
+                segment_bytes: 7,
+                payload_bytes_max: 7,
+                queue_messages: 7,
+                queue_bytes: 7,
+                batch_messages: 7,
+                batch_bytes: 7,
+                group_commit: false,
+                space_ahead: 7,
+                pad_forces: 512,
+                gather_ns_max: 7,
+                connections_max: 7,
+                unanswered_max: 7,
+                unsent_bytes_max: 7,
+                send_stall_ms_max: 7,
+                fetch_wait_ms_max: 7,
+                fetch_bytes_max: 7,
+                group_idle_ms: 7,
+                auto_create: true,
+                topics_max: 7,
+                groups_max: 7,
+                idle_anchor_ms: 7,
+                ballast_bytes: 7,
+                recent_bytes: 7,
+                index_bytes: 7,
+                ..Config::default()
+            };
+            (field.set)(&mut wanted, &other);
+            assert_ne!((field.get)(&wanted), (field.get)(&was), "{}", field.name);
+            let reload = was.reload(&wanted);
+            let (changed, kept): (&[&str], &[&str]) =
+                if field.may_change { (&[field.name], &[]) } else { (&[], &[field.name]) };
+            assert_eq!((&reload.changed[..], &reload.kept[..]), (changed, kept));
+            assert_eq!(reload.config, if field.may_change { wanted } else { was.clone() });
+        }
+        let mut wanted = Config { pad_forces: 4096, ..Config::default() };
+        wanted.topic_defaults.set(crate::settings::Setting::RetainMs, Some(5));
+        let reload = was.reload(&wanted);
+        assert_eq!((&reload.changed[..], &reload.kept[..]), (&["retain-ms"][..], &["pad-forces"][..]));
+        assert_eq!(reload.config, Config { topic_defaults: wanted.topic_defaults, ..was.clone() });
+        assert_eq!(was.reload(&was), Reload { config: was.clone(), changed: Vec::new(), kept: Vec::new() });
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! What the broker is told. Plain data; no policy.
 
+use crate::config::Config;
 use crate::effect::{ConnectionId, EffectId, IoError, Outcome};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use bytes::Bytes;
 
 /// The time at which an event is handled. The broker reads no clock.
@@ -21,6 +24,14 @@ pub enum Event {
     Stop,
     /// The moment that [`Broker::next_wake`](crate::broker::Broker::next_wake) named has come.
     Wake,
+    /// The operator wants another configuration, one that [`Config::validate`](crate::config::Config::validate) takes. What may change
+    /// changes; what it was is told by a report.
+    Reconfigure {
+        /// All of it.
+        config: Box<Config>,
+        /// What is not the broker's, was to change too, and can't while the process runs.
+        kept_elsewhere: Vec<&'static str>,
+    },
     /// An effect has ended.
     Completed {
         /// Which.

@@ -26,6 +26,8 @@ pub const FOREIGN_ALLOWED: [&str; 1] = ["lost+found"];
 
 /// What a segment's name ends in.
 pub const LOG_SUFFIX: &str = ".log";
+/// What the name of a closed segment's sidecar ends in.
+pub const INDEX_SUFFIX: &str = ".index";
 const GROUP_SUFFIX: &str = ".offset";
 
 /// Whether the data directory may hold an entry of this name.
@@ -84,6 +86,11 @@ pub fn segment(dir: &str, base: u64) -> String {
     format!("{dir}/log/{base:020}{LOG_SUFFIX}")
 }
 
+/// The sidecar of a closed segment: what its index says, optional and rebuildable.
+pub fn index(dir: &str, base: u64) -> String {
+    format!("{dir}/log/{base:020}{INDEX_SUFFIX}")
+}
+
 /// The directory of a topic's ordered groups.
 pub fn groups(dir: &str) -> String {
     format!("{dir}/groups")
@@ -101,7 +108,15 @@ pub fn group_offset(dir: &str, group: &str) -> String {
 
 /// The base offset in a segment's file name (without its directory).
 pub fn parse_segment(file_name: &str) -> Option<u64> {
-    let digits = file_name.strip_suffix(LOG_SUFFIX)?;
+    parse_base(file_name.strip_suffix(LOG_SUFFIX)?)
+}
+
+/// The base offset of the segment that a sidecar's file name belongs to (without its directory).
+pub fn parse_index(file_name: &str) -> Option<u64> {
+    parse_base(file_name.strip_suffix(INDEX_SUFFIX)?)
+}
+
+fn parse_base(digits: &str) -> Option<u64> {
     (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())?
 }
 
@@ -139,6 +154,11 @@ mod tests {
         assert_eq!(parse_segment("18446744073709551615.log"), Some(u64::MAX));
         for bad in ["123.log", "0000000000000000012x.log", "99999999999999999999.log", "00000000000000000123.log.tmp"] {
             assert_eq!(parse_segment(bad), None, "{bad}");
+        }
+        assert_eq!(index("topics/default", 123), "topics/default/log/00000000000000000123.index");
+        assert_eq!(parse_index("00000000000000000123.index"), Some(123));
+        for bad in ["123.index", "00000000000000000123.log", "00000000000000000123.index.tmp"] {
+            assert_eq!(parse_index(bad), None, "{bad}");
         }
     }
 

@@ -83,12 +83,14 @@ pub enum Planted {
     WindowForgotten,
     /// A repeated publish is answered at once, whatever level it asks for.
     RepeatAnsweredAtOnce,
+    /// A sidecar is believed: nobody looks whose it is, nor what stands where it says. Either alone does no harm.
+    SidecarBelieved,
 }
 
 #[cfg(feature = "planted")]
 impl Planted {
     /// All of them, each with the promise that it breaks.
-    pub const ALL: [(Planted, &'static str); 38] = [
+    pub const ALL: [(Planted, &'static str); 39] = [
         (Planted::AcknowledgeBeforeForce, "P3"),
         (Planted::ReplyBeforeCompletion, "P3"),
         (Planted::ReplyBeforeSlot, "P3"),
@@ -127,6 +129,7 @@ impl Planted {
         (Planted::BatchInTwoFrames, "P2"),
         (Planted::WindowForgotten, "P16"),
         (Planted::RepeatAnsweredAtOnce, "P3"),
+        (Planted::SidecarBelieved, "P1"),
     ];
 }
 

@@ -8,6 +8,7 @@ use crate::io::{Io, TopicId};
 use crate::layout;
 use crate::log::recovery::{self, Conclusion, read_small};
 use crate::log::restore::{self, remove_leftover};
+use crate::log::sidecar::Indexes;
 use crate::log::topic_file::{self, FileError, TopicToml};
 use crate::log::{Topic, Trouble, create};
 use crate::planted::planted;
@@ -88,12 +89,13 @@ pub(crate) async fn check_format(io: &Io) -> Result<bool, Refusal> {
 }
 
 /// Recovers, or makes what a first start needs.
-pub(crate) async fn start(io: Io, config: Rc<Config>) -> Result<Started, Halt> {
+pub(crate) async fn start(io: Io, config: Rc<Config>, indexes: Indexes) -> Result<Started, Halt> {
     let directory = |refusal: Refusal| Halt { kind: HaltKind::Directory, reason: refusal.0 };
     if !check_format(&io).await.map_err(directory)? {
         first_start(&io).await.map_err(|trouble| halt(trouble, "the first start"))?;
     }
-    let findings = recovery::inspect(&io, &config).await.map_err(|error| halt(Trouble::Halt(error), "recovery"))?;
+    let findings = recovery::inspect(&io, &config).await;
+    let findings = findings.map_err(|error| halt(Trouble::Halt(error), "recovery"))?;
     report(&io, &findings);
     if planted!(io, LeftoversBeforeJudgement) {
         for path in findings.topics.iter().flat_map(|topic| &topic.leftovers) {
@@ -123,12 +125,15 @@ pub(crate) async fn start(io: Io, config: Rc<Config>) -> Result<Started, Halt> {
     }
     for topic in &mut found {
         let id = TopicId(topics.len());
-        topics.push(match restore::restore(&io, &config, id, topic).await {
-            Err(Trouble::Full(_)) if attempt.give_ballast().await? => {
-                restore::restore(&io, &config, id, topic).await.map_err(|trouble| halt(trouble, "recovery"))?
+        topics.push(
+            match restore::restore(&io, &config, &indexes, id, topic).await {
+                Err(Trouble::Full(_)) if attempt.give_ballast().await? => {
+                    restore::restore(&io, &config, &indexes, id, topic).await
+                }
+                restored => restored,
             }
-            restored => restored.map_err(|trouble| halt(trouble, "recovery"))?,
-        });
+            .map_err(|trouble| halt(trouble, "recovery"))?,
+        );
     }
     let traces = !findings.leftovers.is_empty() || !unfinished.is_empty();
     let forced = async {
@@ -164,7 +169,7 @@ pub(crate) async fn start(io: Io, config: Rc<Config>) -> Result<Started, Halt> {
     if !found.iter().any(|topic| topic.name == layout::DEFAULT_TOPIC) {
         let name = String::from(layout::DEFAULT_TOPIC);
         let toml = new_topic(&io, &config, &name, Settings::NONE);
-        let created = create::create(io.clone(), &config, TopicId(topics.len()), name, toml).await;
+        let created = create::create(io.clone(), indexes, &config, TopicId(topics.len()), name, toml).await;
         topics.push(Rc::new(RefCell::new(created.map_err(|trouble| halt(trouble, "making topic default"))?)));
     }
     let ballast = match make_ballast(&io, config.ballast_bytes).await {

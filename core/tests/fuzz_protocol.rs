@@ -10,7 +10,7 @@ const BATCH_BYTES_MAX: u32 = 60;
 const BATCH_MESSAGES_MAX: u32 = 4;
 
 /// What single bytes of the input stand for, so that noise reaches every verb. Other bytes stand for themselves.
-const WORDS: [&[u8]; 36] = [
+const WORDS: [&[u8]; 37] = [
     b"PUB ",
     b"PUBN ",
     b"PUBB ",
@@ -19,6 +19,7 @@ const WORDS: [&[u8]; 36] = [
     b"READ ",
     b"READRAW ",
     b"SEEK ",
+    b"FIND ",
     b"STATUS",
     b"\n",
     b"TOPICS",

@@ -489,9 +489,95 @@ impl Client {
     /// # Errors
     /// Every kind of [`Error`].
     pub fn create(&mut self, topic: &str) -> Result<(), Error> {
+        self.create_with(topic, &[])
+    }
+
+    /// Makes a topic that is kept as its settings say: names and values as in docs/protocol.md.
+    ///
+    /// # Errors
+    /// Every kind of [`Error`].
+    pub fn create_with(&mut self, topic: &str, settings: &[(&str, String)]) -> Result<(), Error> {
+        self.tell(topic, "CREATE", "CREATED ", settings)
+    }
+
+    /// Changes settings of a topic; the value `default` takes one back.
+    ///
+    /// # Errors
+    /// Every kind of [`Error`].
+    pub fn alter(&mut self, topic: &str, settings: &[(&str, String)]) -> Result<(), Error> {
+        self.tell(topic, "ALTER", "ALTERED ", settings)
+    }
+
+    fn tell(
+        &mut self,
+        topic: &str,
+        verb: &'static str,
+        answer: &'static str,
+        settings: &[(&str, String)],
+    ) -> Result<(), Error> {
         check_word("topic", Some(topic))?;
-        let text = self.request(|out| wire::begin(out, "CREATE", Some(topic)))?;
-        self.answer(&text, "CREATED ", |name| (name == topic.as_bytes()).then_some(()))
+        for (_, value) in settings {
+            check_word("setting", Some(value))?;
+        }
+        let text = self.request(|out| {
+            wire::begin(out, verb, Some(topic));
+            settings.iter().for_each(|(name, value)| wire::word(out, format!("{name}={value}").as_bytes()));
+        })?;
+        self.answer(&text, answer, |name| (name == topic.as_bytes()).then_some(()))
+    }
+
+    /// The settings of a topic: name, value, and who has said so (`topic`, `broker`, `default`).
+    ///
+    /// # Errors
+    /// Every kind of [`Error`].
+    pub fn settings(&mut self, topic: Option<&str>) -> Result<Vec<(String, String, String)>, Error> {
+        check_word("topic", topic)?;
+        self.list("SETTINGS", topic, "SETTING ", |fields| {
+            let mut words = wire::words(fields.0).map(|word| String::from_utf8_lossy(word).into_owned());
+            Some((words.next()?, words.next()?, words.next()?))
+        })
+    }
+
+    /// Removes every message below `before`, which must not lie above the line. Answers where the log begins then.
+    ///
+    /// # Errors
+    /// Every kind of [`Error`].
+    pub fn purge(&mut self, topic: Option<&str>, before: u64) -> Result<u64, Error> {
+        check_word("topic", topic)?;
+        let text = self.request(|out| {
+            wire::begin(out, "PURGE", topic);
+            wire::number(out, before);
+        })?;
+        self.answer(&text, "PURGED ", wire::parse_number)
+    }
+
+    /// Deletes a topic with all that is in it, or one of its groups.
+    ///
+    /// # Errors
+    /// Every kind of [`Error`].
+    pub fn delete(&mut self, topic: &str, group: Option<&str>) -> Result<(), Error> {
+        check_word("topic", Some(topic))?;
+        check_word("group", group)?;
+        let text = self.request(|out| {
+            wire::begin(out, "DELETE", Some(topic));
+            group.into_iter().for_each(|group| wire::word(out, group.as_bytes()));
+        })?;
+        let deleted = [topic].into_iter().chain(group).collect::<Vec<_>>().join(" ");
+        self.answer(&text, "DELETED ", |rest| (rest == deleted.as_bytes()).then_some(()))
+    }
+
+    /// The first offset, in the order of offsets, whose message was accepted at or after a time, milliseconds since 1970; the line where
+    /// there is none.
+    ///
+    /// # Errors
+    /// Every kind of [`Error`].
+    pub fn find_time(&mut self, topic: Option<&str>, time_ms: i64) -> Result<u64, Error> {
+        check_word("topic", topic)?;
+        let text = self.request(|out| {
+            wire::begin(out, "FIND", topic);
+            wire::word(out, format!("time={time_ms}").as_bytes());
+        })?;
+        self.answer(&text, "FOUND ", wire::parse_number)
     }
 
     /// Asks whether anybody is there.

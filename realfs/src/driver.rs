@@ -21,13 +21,13 @@ use plimsoll_core::event::{Event, Now};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::process::{Resource, Rlimit};
 use rustix::time::{ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Stopped cleanly.
@@ -112,12 +112,24 @@ impl ServeOptions {
 
 const DISK_THREADS_MAX: usize = 64;
 
+/// Another configuration, wished for while the broker runs.
+#[derive(Clone, Debug)]
+pub struct Reloaded {
+    /// What the broker is told; it decides what of it can hold without a restart.
+    pub config: Config,
+    /// Other settings that were to change, and can't while the process runs.
+    pub kept: Vec<&'static str>,
+}
+
+/// Reads the configuration again, or says in one line why there is none.
+pub type Reload = Box<dyn FnMut() -> Result<Reloaded, String>>;
+
 /// Runs a broker until SIGTERM or SIGINT, or until it halts. Returns the exit code (docs/protocol.md).
 ///
-/// Raises the process's soft limit of descriptors to the hard one, and takes over the two signals. A second signal ends
-/// the process at once. A code other than 0 has been explained in one line, on standard error unless the broker reported
+/// Raises the process's soft limit of descriptors to the hard one, and takes over these signals and SIGHUP, at which the
+/// configuration is read again. A second signal to stop ends the process at once. A code other than 0 has been explained in one line, on standard error unless the broker reported
 /// it on standard output.
-pub fn serve(mut options: ServeOptions) -> i32 {
+pub fn serve(mut options: ServeOptions, reload: Reload) -> i32 {
     if let Err(sentence) = options.validate() {
         return refuse(EXIT_USAGE, &sentence);
     }
@@ -140,7 +152,7 @@ pub fn serve(mut options: ServeOptions) -> i32 {
     if let Err(errno) = rustix::rand::getrandom(&mut options.config.entropy, rustix::rand::GetRandomFlags::empty()) {
         return refuse(EXIT_HALTED, &format!("no random bytes: {}", io::Error::from(errno)));
     }
-    match Driver::new(options, listeners, directory).and_then(|mut driver| driver.run()) {
+    match Driver::new(options, listeners, directory, reload).and_then(|mut driver| driver.run()) {
         Ok(code) => code,
         // Nothing here depends on the data directory or on clients: the process lacks threads or descriptors.
         Err(error) => refuse(EXIT_HALTED, &format!("cannot run the event loop: {error}")),
@@ -208,8 +220,8 @@ struct Driver {
     timer: OwnedFd,
     /// When the timer goes off, in `monotonic_ns`.
     alarm: Option<u64>,
-    signals: UnixStream,
-    signal_ids: Vec<signal_hook::SigId>,
+    signals: Signals,
+    reload: Reload,
     stopping: bool,
     listeners: Vec<TcpListener>,
     /// Connections are waiting to be accepted.
@@ -260,14 +272,19 @@ struct Alone {
 }
 
 impl Driver {
-    fn new(options: ServeOptions, bound: Vec<(TcpListener, SocketAddr)>, directory: Directory) -> io::Result<Driver> {
+    fn new(
+        options: ServeOptions,
+        bound: Vec<(TcpListener, SocketAddr)>,
+        directory: Directory,
+        reload: Reload,
+    ) -> io::Result<Driver> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKER)?;
         let timer =
             rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         poll.registry().register(&mut SourceFd(&timer.as_raw_fd()), TIMER, Interest::READABLE)?;
-        let (mut signals, signal_ids) = take_signals()?;
-        poll.registry().register(&mut signals, SIGNALS, Interest::READABLE)?;
+        let mut signals = Signals::take()?;
+        poll.registry().register(&mut signals.came, SIGNALS, Interest::READABLE)?;
 
         let limit = raise_descriptor_limit();
         let shares = Shares::of(limit, options.config.connections_max);
@@ -304,7 +321,7 @@ impl Driver {
             timer,
             alarm: None,
             signals,
-            signal_ids,
+            reload,
             stopping: false,
             listeners,
             accept: false,
@@ -525,7 +542,7 @@ impl Driver {
                     let _ = rustix::io::read(&self.timer, &mut [0_u8; 8]);
                     self.alarm = None;
                 }
-                SIGNALS => self.stop(),
+                SIGNALS => self.signalled(),
                 Token(listener) if listener < FIRST_CONNECTION => self.accept = true,
                 token => self.notice(token, event),
             }
@@ -552,9 +569,32 @@ impl Driver {
         }
     }
 
-    /// A signal came: stop cleanly.
+    fn signalled(&mut self) {
+        while matches!(self.signals.came.read(&mut [0; 16]), Ok(n) if n > 0) {}
+        if self.signals.reload.swap(false, Ordering::AcqRel) {
+            self.read_configuration();
+        }
+        if self.signals.stop.load(Ordering::Acquire) {
+            self.stop();
+        }
+    }
+
+    /// What is wrong with it changes nothing, and is said.
+    fn read_configuration(&mut self) {
+        let wanted = (self.reload)().and_then(|wanted| wanted.config.validate().map(|()| wanted));
+        match wanted {
+            Ok(Reloaded { config, kept }) => {
+                self.tell(Event::Reconfigure { config: Box::new(config), kept_elsewhere: kept });
+            }
+            Err(sentence) => {
+                let fields = vec![("reason", FieldValue::Text(sentence))];
+                self.backend.log.print(&Report { name: "CONFIG_REFUSED", fields });
+            }
+        }
+    }
+
+    /// Stops cleanly.
     fn stop(&mut self) {
-        while matches!(self.signals.read(&mut [0; 16]), Ok(n) if n > 0) {}
         if !self.stopping {
             self.stopping = true;
             // Who tries to connect from now on is refused.
@@ -604,7 +644,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        for id in self.signal_ids.drain(..) {
+        for id in self.signals.ids.drain(..) {
             signal_hook::low_level::unregister(id);
         }
         for (_, connection) in std::mem::take(&mut self.backend.connections) {
@@ -717,21 +757,35 @@ fn token_of(id: ConnectionId) -> Token {
     Token(FIRST_CONNECTION + id.0 as usize)
 }
 
-/// Routes SIGTERM and SIGINT into a socket. The second of them ends the process at once, also when the loop hangs.
-fn take_signals() -> io::Result<(UnixStream, Vec<signal_hook::SigId>)> {
-    let (read, write) = std::os::unix::net::UnixStream::pair()?;
-    read.set_nonblocking(true)?;
-    let told = Arc::new(AtomicBool::new(false));
-    let mut ids = Vec::new();
-    for signal in [SIGTERM, SIGINT] {
-        // In this order: at the first signal nothing has been told yet.
-        ids.push(signal_hook::flag::register_conditional_shutdown(signal, EXIT_INTERRUPTED, told.clone())?);
-        ids.push(signal_hook::flag::register(signal, told.clone())?);
-        ids.push(signal_hook::low_level::pipe::register(signal, write.try_clone()?)?);
+/// The signals that the process has taken over.
+struct Signals {
+    /// Has something to read when one has come.
+    came: UnixStream,
+    stop: Arc<AtomicBool>,
+    reload: Arc<AtomicBool>,
+    ids: Vec<signal_hook::SigId>,
+}
+
+impl Signals {
+    /// Routes SIGTERM, SIGINT and SIGHUP into a socket. The second of the first two ends the process at once, also when the loop
+    /// hangs.
+    fn take() -> io::Result<Signals> {
+        let (read, write) = std::os::unix::net::UnixStream::pair()?;
+        read.set_nonblocking(true)?;
+        let (stop, reload) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let mut ids = Vec::new();
+        for signal in [SIGTERM, SIGINT] {
+            // In this order: at the first signal nothing has been told yet.
+            ids.push(signal_hook::flag::register_conditional_shutdown(signal, EXIT_INTERRUPTED, stop.clone())?);
+            ids.push(signal_hook::flag::register(signal, stop.clone())?);
+            ids.push(signal_hook::low_level::pipe::register(signal, write.try_clone()?)?);
+        }
+        ids.push(signal_hook::flag::register(SIGHUP, reload.clone())?);
+        ids.push(signal_hook::low_level::pipe::register(SIGHUP, write)?);
+        // A write beyond `ulimit -f` is to be an error of that write, not the end of the process.
+        ids.push(signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?);
+        Ok(Signals { came: UnixStream::from_std(read), stop, reload, ids })
     }
-    // A write beyond `ulimit -f` is to be an error of that write, not the end of the process.
-    ids.push(signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?);
-    Ok((UnixStream::from_std(read), ids))
 }
 
 fn lacks_descriptors(error: &io::Error) -> bool {

@@ -306,3 +306,79 @@ fn serve_takes_its_settings_from_a_file_the_environment_and_flags() {
     );
     assert_eq!(wrong.2.lines().count(), 1);
 }
+
+#[test]
+fn topics_are_made_and_told_how_they_are_kept() {
+    let broker = Broker::start(&["--flush", "messages=7"]);
+    let run = |args: &[&str]| broker.run(&[&["topic"], args].concat());
+    assert_eq!(run(&["create", "orders", "--retain-age", "7d", "--capacity", "2GiB"]).1, "created orders\n");
+    assert_eq!(run(&["list"]).1, "default\norders\n");
+    assert_eq!(run(&["alter", "orders", "--flush", "interval=50ms", "--on-full", "drop-oldest"]).1, "altered orders\n");
+    let shown = |topic: &str| -> Vec<Vec<String>> {
+        let (code, out, _) = run(&["show", topic]);
+        assert_eq!(code, 0);
+        out.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+    };
+    let orders = shown("orders");
+    for row in [["flush", "interval=50ms", "topic"], ["retain-age", "7days", "topic"], ["capacity", "2GiB", "topic"]] {
+        assert!(orders.iter().any(|found| *found == row), "{row:?}: {orders:?}");
+    }
+    assert!(orders.iter().any(|row| *row == ["retain-bytes", "off", "default"]));
+    assert!(shown("default").iter().any(|row| *row == ["flush", "messages=7", "broker"]));
+    assert_eq!(run(&["alter", "orders", "--retain-age", "default"]).0, 0);
+    let object: serde_json::Value = serde_json::from_str(&run(&["show", "orders", "--json"]).1).unwrap();
+    assert_eq!(object["topic"], "orders");
+    assert_eq!(object["settings"]["retain-ms"], serde_json::json!({ "value": 0, "origin": "default" }));
+    assert_eq!(object["settings"]["on-full"], serde_json::json!({ "value": "drop-oldest", "origin": "topic" }));
+
+    for (args, code, told) in [
+        (&["alter", "orders"][..], 2, "say what is to be changed: --flush, --retain-age"),
+        (&["alter", "orders", "--retain-age", "7"], 2, "--retain-age <TIME|off>"),
+        (&["alter", "nowhere", "--capacity", "1GiB"], 1, "NO_TOPIC"),
+        (&["create", "../x"], 1, "BAD_NAME"),
+        (&["delete", "orders"], 2, "topic orders would go with all its messages and groups; say so with --yes"),
+        (&["delete", "orders", "--group", "g"], 2, "say so with --yes"),
+        (&["purge", "orders", "yesterday"], 2, "write an offset, or end"),
+    ] {
+        let (found, out, error) = run(args);
+        assert_eq!((found, &out[..]), (code, ""), "{args:?}: {error}");
+        assert!(error.contains(told), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn messages_are_found_by_key_in_a_range() {
+    let broker = Broker::start(&["--segment-bytes", "4KiB"]);
+    for n in 0..60 {
+        let key = format!("k{}", n % 5);
+        assert_eq!(broker.run(&["pub", "--key", &key, &"v".repeat(200)]).0, 0);
+    }
+    let offsets = |args: &[&str]| -> Vec<u64> {
+        let (code, out, error) = broker.run(&[&["find"], args].concat());
+        assert_eq!(code, 0, "{error}");
+        out.lines().map(|line| line.split(' ').next().unwrap().parse().unwrap()).collect()
+    };
+    assert_eq!(offsets(&["--key", "k3"]), (0..60).filter(|n| n % 5 == 3).collect::<Vec<u64>>());
+    assert_eq!(offsets(&["--key", "k3", "--from", "20", "--to", "29"]), [23, 28]);
+    assert_eq!(offsets(&["--key", "k3", "--first"]), [3]);
+    assert_eq!(offsets(&["--key", "k0", "--from", "time=0", "--to", "time=2100-01-01T00:00:00Z"]).len(), 12);
+    let (_, out, _) = broker.run(&["find", "--key", "k3", "--first", "--json"]);
+    let object: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&object["offset"], &object["key"], &object["bytes"]), (&3.into(), &"k3".into(), &200.into()));
+    let time_ms = object["time_ms"].as_i64().unwrap();
+    assert_eq!(offsets(&["--key", "k3", "--from", &format!("time={time_ms}"), "--to", "4"]), [3]);
+
+    for (args, code, told) in [
+        (&["find", "--key", "nobody"][..], 8, "nothing was found in topic default from offset 0 to 60"),
+        (&["find", "--id", "7:1"], 8, "nothing was found"),
+        (&["find", "--key", "k3", "--from", "4", "--to", "4"], 8, "from offset 4 to 4"),
+        (&["find", "--key", "k3", "--topic", "nowhere"], 1, "NO_TOPIC"),
+        (&["find", "--id", "7"], 2, "write two numbers, like 7:1200"),
+        (&["find"], 2, "--id"),
+        (&["find", "--key", "k3", "--from", "yesterday"], 2, "write an offset, start, end"),
+    ] {
+        let (found, out, error) = broker.run(args);
+        assert_eq!((found, &out[..]), (code, ""), "{args:?}: {error}");
+        assert!(error.contains(told), "{args:?}: {error}");
+    }
+}

@@ -342,3 +342,32 @@ fn what_cannot_be_dumped_is_told_in_one_line() {
         assert!(error.contains(sentence), "{error}");
     }
 }
+
+#[test]
+fn an_index_is_dumped_and_no_concern_of_verify() {
+    let mut h = Harness::new(Config { segment_bytes: 512, index_stride_bytes: 100, ..Config::default() });
+    h.start();
+    let client = h.connect();
+    for n in 0..9 {
+        h.send(client, format!("PUB DURABLE {n}-{}\n", "v".repeat(100)).as_bytes());
+    }
+    let dir = written(&h.disk);
+    let log = dir.path().join(TOPIC).join("log");
+    let index = log.join("00000000000000000000.index");
+    let (text, lines) = dump(&index);
+    assert_eq!((&lines[0]["base"], &lines[0]["entries"]), (&json!(0), &json!(lines.len() - 1)), "{text}");
+    assert_eq!(lines[1], json!({ "offset": 0, "position": 0, "timeBefore": null }));
+    assert!(lines.len() > 3 && lines[2]["position"].as_u64().unwrap() > 100, "{text}");
+    let whole = verify(dir.path());
+    assert!(whole.1.ends_with(" is OK\n"), "{}", whole.1);
+    flip(&index, 20);
+    assert_eq!(dump(&index).1, [json!({ "damage": "index-unreadable" })]);
+    assert_eq!(verify(dir.path()).0, 0);
+    fs::remove_file(&index).unwrap();
+    assert_eq!(verify(dir.path()).0, 0);
+    // One without a segment goes at the next start.
+    fs::write(log.join("00000000000000077777.index"), "?").unwrap();
+    let (code, text, _) = verify(dir.path());
+    assert_eq!(code, 0);
+    assert!(text.contains("leftover: topics/default/log/00000000000000077777.index"), "{text}");
+}

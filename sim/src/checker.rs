@@ -691,6 +691,9 @@ impl Checker {
             let number = self.delivered(topic, message.offset, &message.value, disk)?;
             if let Some(words) = &message.meta {
                 self.meta(number, message.offset, words)?;
+                let time = words.iter().find_map(|word| word.strip_prefix("time=")?.parse().ok());
+                let Some(time) = time else { return broken("P14", format!("no time in {words:?}")) };
+                self.model.stamped(topic, message.offset, time)?;
             }
         }
         Ok(())
@@ -744,7 +747,7 @@ impl Checker {
         let found: Vec<(String, String)> = words
             .iter()
             .filter_map(|word| word.split_once('='))
-            .filter(|(name, _)| *name != "time" && *name != "deliveries")
+            .filter(|(name, _)| !["time", "id", "deliveries"].contains(name))
             .map(|(name, value)| (String::from_utf8_lossy(&unpercent(name)).into_owned(), undone(value)))
             .collect();
         if found != expected {

@@ -160,6 +160,8 @@ pub struct Log {
     claimed_end: u64,
     /// What the last end of a process had to leave: no offset below is given again.
     floor: u64,
+    /// When each offset was stamped, as far as it was delivered with its stamp.
+    pub stamps: BTreeMap<u64, i64>,
     /// The groups.
     pub groups: BTreeMap<String, Group>,
     /// The setting that clients change, as a group that is sought with every ALTER.
@@ -466,6 +468,15 @@ impl Model {
         log.firm_end = log.firm_end.max(end);
         log.claimed_end = log.claimed_end.max(log.firm_end);
         Ok(number)
+    }
+
+    /// A reader was told when a message was stamped: that stands, too.
+    pub fn stamped(&mut self, topic: &str, offset: u64, time_ms: i64) -> Check {
+        let stamp = *self.log(topic).stamps.entry(offset).or_insert(time_ms);
+        if stamp != time_ms {
+            return broken("P4", format!("offset {offset} of {topic} was of time {stamp} and is of time {time_ms}"));
+        }
+        Ok(())
     }
 
     /// The process has ended.

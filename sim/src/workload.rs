@@ -204,6 +204,8 @@ fn draw_config(d: &mut Decider, profile: &Profile, sector_bytes: u32) -> Config 
         disk_full_retry_ms: number(d, "disk full retry ms", &[500, 5]),
         recent_bytes: number(d, "recent bytes", &[8 << 20, 0, 1000]),
         copy_whole_bytes_max: number(d, "copy whole bytes", &[1 << 20, 0, 600, 2048]),
+        index_stride_bytes: number(d, "index stride", &[64 << 10, 1, 150, 1000]),
+        index_bytes: number(d, "index bytes", &[4 << 20, 0, 400]),
         ..defaults
     }
 }

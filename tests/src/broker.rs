@@ -130,10 +130,15 @@ impl Broker {
     ///
     /// Panics when the output ends without it, or after [`PATIENCE`].
     pub fn wait_for_line(&self, start: &str) -> String {
+        self.wait_for_line_after(0, start)
+    }
+
+    /// The same, without regard to the first lines.
+    pub fn wait_for_line_after(&self, lines: usize, start: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
         let mut guard = self.printed.lines.lock().expect("no panic");
         loop {
-            if let Some(line) = guard.0.iter().find(|line| line.starts_with(start)) {
+            if let Some(line) = guard.0.iter().skip(lines).find(|line| line.starts_with(start)) {
                 return line.clone();
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -163,6 +168,11 @@ impl Broker {
     pub fn kill(&self) {
         // Its id is ours as long as nobody has waited for it, which needs `&mut self`.
         kill_process(Pid::from_child(&self.child), Signal::KILL).expect("the child is ours");
+    }
+
+    /// SIGHUP: it reads its configuration again.
+    pub fn reload(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::HUP).expect("the child is ours");
     }
 
     /// SIGTERM, and the exit status of the clean stop.

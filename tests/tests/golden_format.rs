@@ -1,6 +1,8 @@
 //! The byte blocks of docs/file-format.md are what the code makes. Page and code can't drift apart.
 
 use plimsoll_core::group::offset_file::{encode_offset, parse_offset};
+use plimsoll_core::log::index::{self, Entry};
+use plimsoll_core::log::sidecar::{self, Sidecar};
 use plimsoll_core::log::watermark::{self, Slot};
 use plimsoll_core::message;
 use plimsoll_core::record::{self, Decoded, Kind, LogId, Salt};
@@ -80,6 +82,17 @@ fn a_slot_of_the_watermark() {
     assert_golden("slot", &watermark::encode(&slot));
     assert_eq!(watermark::decode(&golden("slot")), Some(slot));
     assert_eq!((watermark::RUNNING_POSITION, watermark::ANCHORED_POSITION), (0, 4096));
+}
+
+/// The two messages above, as a closed segment.
+#[test]
+fn a_sidecar() {
+    let entries = vec![Entry::first(0), Entry { offset: 1, position: 34, time_before_ms: ACCEPTED_MS }];
+    let frames = [(0, 0, ACCEPTED_MS), (1, 34, ACCEPTED_MS + 1000)];
+    let sidecar = Sidecar { log_id: LOG_ID, base: 0, end: 93, fingerprint: index::fingerprint(frames), entries };
+    assert_golden("sidecar", &sidecar::encode(&sidecar));
+    assert_eq!(sidecar::decode(&golden("sidecar")), Some(sidecar));
+    assert!(text().contains(&format!("at most {}", index::ENTRIES_MAX)));
 }
 
 #[test]

@@ -19,7 +19,9 @@ use crate::event::{Event, Now};
 use crate::group::cursor::{Group, Waiter as GroupWaiter};
 use crate::io::{Io, Owner, Task, TaskId, TopicId, poll};
 use crate::log::anchor::{self, Place, Stop};
+use crate::log::index::Places;
 use crate::log::read::{Delivered, Raw};
+use crate::log::sidecar::{self, Indexes};
 use crate::log::{Roll, Topic, Trouble};
 use crate::planted::planted;
 use crate::protocol::{Reply, line};
@@ -54,8 +56,11 @@ const STOP_NS_MAX: u64 = 5_000_000_000;
 pub struct Broker {
     config: Rc<Config>,
     io: Io,
+    indexes: Indexes,
     phase: Phase,
     stop_wanted: bool,
+    /// Came before the start was over.
+    wanted_config: Option<(Config, Vec<&'static str>)>,
     /// Topics whose last anchoring has ended since the stop was last looked at.
     stop_progress: usize,
     halt: Option<Halt>,
@@ -109,11 +114,13 @@ enum Timer {
 enum Ended {
     Started(Result<Started, Halt>),
     Created { name: String, result: Result<Box<Topic>, Trouble> },
-    Rolled { topic: TopicId, result: Result<(), Trouble> },
+    Rolled { topic: TopicId, result: Result<Rc<Places>, Trouble> },
+    Indexed,
     Anchored { topic: TopicId, result: Result<(), Trouble> },
     Stored { topic: TopicId, group: String, result: Result<(), Trouble> },
     Delivered { reader: Reader, delivered: Delivered },
     Raw { connection: ConnectionId, slot: u64, offset: u64, result: Result<Option<Raw>, RequestError> },
+    Found { connection: ConnectionId, slot: u64, result: Result<u64, RequestError> },
     TimeFound { topic: TopicId, group: String, waiter: GroupWaiter, result: Result<u64, RequestError> },
     Altered { topic: TopicId, result: Result<(), Trouble> },
     Ballast(Result<(), Trouble>),
@@ -139,10 +146,12 @@ impl Broker {
         #[cfg(feature = "planted")]
         io.plant(config.planted);
         Ok(Broker {
+            indexes: Indexes::new(config.index_stride_bytes, config.index_bytes),
             config: Rc::new(config),
             io,
             phase: Phase::New,
             stop_wanted: false,
+            wanted_config: None,
             stop_progress: 0,
             halt: None,
             topics: Vec::new(),
@@ -166,6 +175,7 @@ impl Broker {
         match event {
             Event::Start => self.begin(),
             Event::Stop => self.stop(),
+            Event::Reconfigure { config, kept_elsewhere } => self.reconfigure(&config, kept_elsewhere),
             Event::Wake => {}
             Event::Completed { id, result } => self.completed(id, result),
             Event::Connected { connection } => self.connected(connection),
@@ -236,8 +246,8 @@ impl Broker {
             return;
         }
         self.phase = Phase::Starting;
-        let config = self.config.clone();
-        self.spawn(|io| Box::pin(async move { Ended::Started(start::start(io, config).await) }));
+        let (config, indexes) = (self.config.clone(), self.indexes.clone());
+        self.spawn(|io| Box::pin(async move { Ended::Started(start::start(io, config, indexes).await) }));
     }
 
     fn started(&mut self, result: Result<Started, Halt>) {
@@ -254,6 +264,9 @@ impl Broker {
         self.share_recent();
         self.phase = Phase::Serving;
         self.report("READY", Vec::new());
+        if let Some((config, kept_elsewhere)) = self.wanted_config.take() {
+            self.reconfigure(&config, kept_elsewhere);
+        }
         if !self.ballast {
             self.disk_is_full(None);
         }
@@ -464,8 +477,16 @@ impl Broker {
                     topic.roll = if self.phase == Phase::Serving { Roll::Wanted } else { Roll::No };
                     topic.space.full = true;
                 }
+                let (result, closed) = match result {
+                    Ok(closed) => (Ok(()), Some(closed)),
+                    Err(trouble) => (Err(trouble), None),
+                };
                 self.log_step(topic, "rolling", result);
+                if let Some(closed) = closed {
+                    self.write_sidecar(topic, closed);
+                }
             }
+            Ended::Indexed => {}
             Ended::Anchored { topic, result } => {
                 self.log_step(topic, "anchoring", result);
                 self.arm_idle(topic);
@@ -475,6 +496,12 @@ impl Broker {
             Ended::Raw { connection, slot, offset, result } => {
                 if let Some(client) = self.connections.get_mut(&connection) {
                     requests::raw_found(client, slot, offset, result);
+                    self.connections_to_serve.insert(connection);
+                }
+            }
+            Ended::Found { connection, slot, result } => {
+                if let Some(client) = self.connections.get_mut(&connection) {
+                    requests::found(client, slot, result);
                     self.connections_to_serve.insert(connection);
                 }
             }
@@ -490,6 +517,19 @@ impl Broker {
             Ended::Ballast(result) => self.ballast_made(result),
             Ended::StopAnchored(result) => self.stop_anchored(result),
         }
+    }
+
+    /// Of the segment before the active one. Nobody waits for it.
+    fn write_sidecar(&mut self, topic: TopicId, places: Rc<Places>) {
+        let topic = self.topics[topic.0].clone();
+        let closed = topic.borrow().segments.iter().rev().nth(1).map(|segment| segment.base);
+        let Some(base) = closed else { return };
+        self.spawn(|io| {
+            Box::pin(async move {
+                sidecar::write(io, topic, base, places).await;
+                Ended::Indexed
+            })
+        });
     }
 
     fn fire_timers(&mut self) {

@@ -44,6 +44,7 @@ impl Broker {
             Request::Ack { topic, group, offset } => self.ack(id, client, &topic, &group, offset),
             Request::Read { topic, offset, max, meta } => self.read(id, client, &topic, offset, max, meta),
             Request::ReadRaw { topic, offset, max_bytes } => self.read_raw(id, client, &topic, offset, max_bytes),
+            Request::Find { topic, time_ms } => self.find(id, client, &topic, time_ms),
             Request::Seek { topic, group, to } => self.seek(id, client, &topic, &group, to),
             Request::Status { topic } => {
                 self.topic_or_error(&topic).map(|topic| Some(Reply::Status(self.topics[topic.0].borrow().status())))
@@ -218,6 +219,30 @@ impl Broker {
         Ok(None)
     }
 
+    pub(super) fn find(
+        &mut self,
+        id: ConnectionId,
+        client: &mut Connection,
+        topic: &TopicRef,
+        time_ms: i64,
+    ) -> Result<Option<Reply>, RequestError> {
+        let topic_id = self.topic_or_error(topic)?;
+        let topic = self.topics[topic_id.0].clone();
+        let limit = topic.borrow().durable;
+        let slot = client.open_slot();
+        client.stall = Some(Stall::Reading);
+        let ended = self.begin_task(|io| {
+            Box::pin(async move {
+                let result = read::find_time(io, topic, time_ms, limit).await;
+                Ended::Found { connection: id, slot, result }
+            })
+        });
+        if let Some(Ended::Found { result, .. }) = ended {
+            found(client, slot, result);
+        }
+        Ok(None)
+    }
+
     pub(super) fn read_raw(
         &mut self,
         id: ConnectionId,
@@ -275,6 +300,12 @@ fn answer_publish(
     let commit = &mut topic.commit;
     let waiting = if level == Level::Durable { &mut commit.waiting_durable } else { &mut commit.waiting_written };
     group_commit::wait(waiting, waiter);
+}
+
+pub(super) fn found(client: &mut Connection, slot: u64, result: Result<u64, RequestError>) {
+    client.stall = None;
+    let reply = result.map_or_else(Reply::Error, |offset| Reply::Found { offset });
+    client.answer(slot, Slot::of(&reply));
 }
 
 pub(super) fn raw_found(client: &mut Connection, slot: u64, offset: u64, result: Result<Option<Raw>, RequestError>) {

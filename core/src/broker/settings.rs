@@ -1,8 +1,9 @@
 //! What topics are told about themselves: set at their making, changed, shown.
 
-use super::{Broker, Ended};
+use super::{Broker, Ended, Phase};
+use crate::config::{Config, Reload};
 use crate::connection::{Connection, Slot, Stall};
-use crate::effect::ConnectionId;
+use crate::effect::{ConnectionId, FieldValue};
 use crate::error::{Code, RequestError};
 use crate::io::TopicId;
 use crate::layout;
@@ -12,7 +13,9 @@ use crate::protocol::{Reply, Request};
 use crate::settings::{Change, Policy, SETTINGS, Settings, effective};
 use alloc::boxed::Box;
 use alloc::format;
+use alloc::rc::Rc;
 use alloc::string::String;
+use alloc::vec::Vec;
 use bytes::Bytes;
 
 impl Broker {
@@ -99,6 +102,36 @@ impl Broker {
         }
         self.topics_to_pump.insert(topic_id);
         self.store_settings(topic_id);
+    }
+
+    /// Another configuration, as far as it can hold without a restart. What was begun by the old one is finished by it.
+    pub(super) fn reconfigure(&mut self, wanted: &Config, kept_elsewhere: Vec<&'static str>) {
+        match self.phase {
+            Phase::New | Phase::Starting => self.wanted_config = Some((wanted.clone(), kept_elsewhere)),
+            Phase::Serving => {
+                let Reload { config, changed, kept } = self.config.reload(wanted);
+                self.config = Rc::new(config);
+                self.indexes.bound(self.config.index_bytes);
+                for topic in self.topics.clone() {
+                    let mut topic = topic.borrow_mut();
+                    topic.policy = Policy::new(&topic.toml.settings, &self.config.topic_defaults);
+                    self.topics_to_pump.insert(topic.id);
+                }
+                self.share_recent();
+                self.connections_to_serve.extend(self.connections.keys());
+                let names = |names: &[&str]| FieldValue::Text(names.join(","));
+                let kept = [kept, kept_elsewhere].concat();
+                match changed[..] {
+                    [] => self.report("CONFIG_UNCHANGED", Vec::new()),
+                    _ => self.report("CONFIG_RELOADED", Vec::from([("changed", names(&changed))])),
+                }
+                if !kept.is_empty() {
+                    self.report("CONFIG_NEEDS_RESTART", Vec::from([("settings", names(&kept))]));
+                }
+            }
+            // Whoever ends has no use for it.
+            _ => {}
+        }
     }
 
     pub(super) fn settings(&self, topic: TopicId) -> Reply {

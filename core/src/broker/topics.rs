@@ -150,9 +150,11 @@ impl Broker {
         let toml = start::new_topic(&self.io, &self.config, name, settings);
         let config = self.config.clone();
         let name = String::from(name);
+        let indexes = self.indexes.clone();
         self.spawn(|io| {
             Box::pin(async move {
-                let result = create::create(io, &config, TopicId(usize::MAX), name.clone(), toml).await.map(Box::new);
+                let created = create::create(io, indexes, &config, TopicId(usize::MAX), name.clone(), toml).await;
+                let result = created.map(Box::new);
                 Ended::Created { name, result }
             })
         });

@@ -10,6 +10,7 @@
 
 use super::dedup::Dedup;
 use super::group_commit::Commit;
+use super::sidecar::Indexes;
 use super::topic_file::{Alters, TopicToml};
 use super::watermark::{self, Slot};
 use super::{Roll, Space, Topic, Trouble};
@@ -30,6 +31,7 @@ use core::pin::Pin;
 /// Makes the topic. On `Full` what was begun is removed again as far as possible; a leftover is removed at the next start.
 pub(crate) async fn create(
     io: Io,
+    indexes: Indexes,
     config: &Config,
     id: TopicId,
     name: String,
@@ -49,7 +51,7 @@ pub(crate) async fn create(
     io.force_dir(layout::TOPICS).await.map_err(Trouble::Halt)?;
     match open_first(&io, &dir, toml.log_id).await {
         Ok((watermark, segment)) => {
-            let mut topic = empty(config, id, name, dir, toml, watermark);
+            let mut topic = empty(indexes, config, id, name, dir, toml, watermark);
             topic.sequence = watermark::SEQUENCE_UNFINISHED + 1;
             topic.push_segment(segment, 0);
             Ok(topic)
@@ -114,6 +116,7 @@ async fn open_first(io: &Io, dir: &str, log_id: LogId) -> Result<(FileId, FileId
 
 /// A topic without segments, marks at 0.
 pub(crate) fn empty(
+    indexes: Indexes,
     config: &Config,
     id: TopicId,
     name: String,
@@ -136,6 +139,7 @@ pub(crate) fn empty(
         space: Space::default(),
         roll: Roll::No,
         commit: Commit::default(),
+        indexes,
         watermark,
         sequence: 0,
         anchored: 0,

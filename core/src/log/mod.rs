@@ -7,13 +7,14 @@ pub(crate) mod anchor;
 pub(crate) mod create;
 pub(crate) mod dedup;
 pub(crate) mod group_commit;
-pub(crate) mod index;
+pub mod index;
 pub(crate) mod read;
 pub mod recovery;
 pub(crate) mod restore;
 pub(crate) mod roll;
 pub mod scan;
 pub mod search;
+pub mod sidecar;
 pub mod topic_file;
 pub mod watermark;
 
@@ -30,11 +31,13 @@ use crate::record::{self, Kind, Salt};
 use crate::settings::{Policy, Setting};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
+use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use dedup::{Dedup, First, Window};
 use group_commit::Commit;
-use index::Index;
+use index::{Index, Places};
+use sidecar::Indexes;
 use topic_file::{Alters, TopicToml};
 
 /// Why a sequence on the disk could not be finished.
@@ -65,6 +68,7 @@ pub(crate) struct Segment {
     pub(crate) salt: Salt,
     /// Where the frames end, with those that are planned but not yet written.
     pub(crate) end: u64,
+    /// Without its entries once the segment is closed.
     pub(crate) index: Index,
 }
 
@@ -120,6 +124,8 @@ pub(crate) struct Topic {
     pub(crate) space: Space,
     pub(crate) roll: Roll,
     pub(crate) commit: Commit,
+    /// The indexes of closed segments, shared with all topics.
+    pub(crate) indexes: Indexes,
     pub(crate) watermark: FileId,
     /// The sequence of the last slot written.
     pub(crate) sequence: u64,
@@ -356,17 +362,22 @@ impl Topic {
         }
     }
 
-    /// The new active segment after a roll or a recovery.
-    pub(crate) fn push_segment(&mut self, file: FileId, base: u64) {
+    /// The new active segment after a roll or a recovery. Says what the index of the one before it is.
+    pub(crate) fn push_segment(&mut self, file: FileId, base: u64) -> Rc<Places> {
+        let closed = self.segments.back_mut().map(|segment| (segment.file, Rc::new(segment.index.close())));
+        if let Some((file, places)) = &closed {
+            self.indexes.keep_closed(*file, places);
+        }
         self.segments.push_back(Segment {
             base,
             file,
             salt: Salt::new(&self.toml.log_id, base),
             end: 0,
-            index: Index::default(),
+            index: self.indexes.new_index(),
         });
         self.space = Space::default();
         self.commit.written_position = 0;
+        closed.map(|(_, places)| places).unwrap_or_default()
     }
 
     /// Whether nothing is under way and every message is forced.

@@ -4,10 +4,11 @@
 //! reader, never wrong bytes and never a skipped record (P7): what stands before it is delivered, and the next
 //! request meets the error.
 
-use super::Topic;
+use super::{Topic, sidecar};
 use crate::effect::{FileId, IoError};
 use crate::error::{Code, RequestError};
 use crate::io::Io;
+use crate::log::index::Entry;
 use crate::message::{self, Messages};
 use crate::protocol::line;
 use crate::record::{self, Decoded, Frame, Kind, Salt};
@@ -102,7 +103,11 @@ pub(crate) async fn deliver(io: Io, topic: Rc<RefCell<Topic>>, wanted: Wanted) -
             }
             continue;
         }
-        let Some(mut place) = locate(&topic, sink.delivered.next, sink.delivered.hint) else {
+        let Some(mut place) = locate(&io, &topic, sink.delivered.next, sink.delivered.hint).await else {
+            // Retention may have moved the start meanwhile.
+            if sink.delivered.next < topic.borrow().start {
+                continue;
+            }
             sink.damage(0, 0, "no segment holds it");
             break;
         };
@@ -154,7 +159,7 @@ pub(crate) async fn raw(
     offset: u64,
     bytes_max: u64,
 ) -> Result<Option<Raw>, RequestError> {
-    let place = locate(&topic, offset, None);
+    let place = locate(&io, &topic, offset, None).await;
     let Some(place) = place else { return Err(corrupt(&topic, offset, 0, 0, "no segment holds it")) };
     if topic.borrow().active().base == place.base {
         return Ok(None);
@@ -174,8 +179,8 @@ pub(crate) async fn raw(
     let end = if target >= place.end {
         place.end
     } else {
-        let boundary = topic.borrow().segment_of(offset).map_or(0, |segment| segment.index.boundary_before(target));
-        let from = Place { position: boundary.max(position), ..place };
+        let boundary = sidecar::begin(&io, &topic, place.base, |places| places.boundary_before(target)).await;
+        let from = Place { position: boundary.position.max(position), ..place };
         let mut end = from.position;
         find(&io, from, place.end, &mut |at, frame| {
             let behind = at + frame.size() as u64;
@@ -199,22 +204,28 @@ pub(crate) async fn find_time(
     time_ms: i64,
     limit: u64,
 ) -> Result<u64, RequestError> {
-    let mut below = topic.borrow().segments.front().map_or(0, |segment| segment.base);
+    let mut below = 0;
     loop {
-        let next = {
+        let base = {
             let topic = topic.borrow();
             let later = |segment: &&super::Segment| {
                 segment.base >= below && segment.index.time_max_ms().is_some_and(|max| max >= time_ms)
             };
-            topic.segments.iter().find(later).and_then(|segment| {
-                let entry = segment.index.locate_time(time_ms)?;
-                Some((place_in(segment, entry.position, u64::MAX), entry.offset))
-            })
+            topic.segments.iter().find(later).map(|segment| segment.base)
         };
-        let Some((place, offset)) = next.filter(|(_, offset)| *offset < limit) else { return Ok(limit) };
+        let Some(base) = base.filter(|base| *base < limit) else { return Ok(limit) };
+        let Entry { offset, position, .. } =
+            sidecar::begin(&io, &topic, base, |places| places.locate_time(time_ms)).await;
+        let (start, place) = {
+            let topic = topic.borrow();
+            let segment = topic.segment_of(base).filter(|segment| segment.base == base);
+            (topic.start, segment.map(|segment| place_in(segment, position, u64::MAX)))
+        };
         let mut found = None;
+        let Some(place) = place else { continue };
         find(&io, place, place.end, &mut |_, frame| {
-            let hit = frame.offset < limit && frame.time_ms().is_some_and(|accepted| accepted >= time_ms);
+            let hit =
+                (start..limit).contains(&frame.offset) && frame.time_ms().is_some_and(|accepted| accepted >= time_ms);
             if hit {
                 found = Some(frame.offset);
             }
@@ -223,9 +234,9 @@ pub(crate) async fn find_time(
         .await
         .map_err(|position| corrupt(&topic, offset, place.base, position, "a damaged record"))?;
         if let Some(found) = found {
-            return Ok(found.max(topic.borrow().start));
+            return Ok(found);
         }
-        below = place.base + 1;
+        below = base + 1;
     }
 }
 
@@ -330,15 +341,17 @@ fn place_in(segment: &super::Segment, position: u64, next_base: u64) -> Place {
     }
 }
 
-fn locate(topic: &Rc<RefCell<Topic>>, offset: u64, hint: Option<Hint>) -> Option<Place> {
+async fn locate(io: &Io, topic: &Rc<RefCell<Topic>>, offset: u64, hint: Option<Hint>) -> Option<Place> {
+    let base = topic.borrow().segment_of(offset)?.base;
+    let position = match hint {
+        Some(hint) if hint.base == base && hint.offset == offset => hint.position,
+        _ if offset == base => 0,
+        _ => sidecar::begin(io, topic, base, |places| places.locate(offset)).await.position,
+    };
     let topic = topic.borrow();
     let after = topic.segments.partition_point(|segment| segment.base <= offset);
-    let segment = topic.segments.get(after.checked_sub(1)?)?;
+    let segment = topic.segments.get(after.checked_sub(1)?).filter(|segment| segment.base == base)?;
     let next_base = topic.segments.get(after).map_or(topic.next, |next| next.base);
-    let position = match hint {
-        Some(hint) if hint.base == segment.base && hint.offset == offset => hint.position,
-        _ => segment.index.locate(offset),
-    };
     Some(place_in(segment, position, next_base))
 }
 
@@ -369,6 +382,17 @@ fn walk(bytes: &Bytes, salt: Salt, begin: u64, visit: &mut dyn FnMut(u64, Frame<
             Decoded::Invalid(_) => return Walked::Damaged(position),
         }
     }
+}
+
+/// Walks all frames of a segment. An error is the position of damage.
+pub(super) async fn walk_segment(
+    io: &Io,
+    topic: &Rc<RefCell<Topic>>,
+    base: u64,
+    visit: &mut dyn FnMut(u64, Frame<'_>) -> bool,
+) -> Result<(), u64> {
+    let place = topic.borrow().segment_of(base).map(|segment| place_in(segment, 0, u64::MAX)).ok_or(0_u64)?;
+    find(io, place, place.end, visit).await
 }
 
 /// Walks the frames of a segment from `place` to `end`. An error is the position of damage.

@@ -159,7 +159,7 @@ pub struct TopicFindings {
     pub bytes: u64,
     /// The committed offsets of its groups.
     pub groups: Vec<(String, u64)>,
-    /// Replacements that were not finished, to be removed.
+    /// Replacements that were not finished, and sidecars without a closed segment, to be removed.
     pub leftovers: Vec<String>,
     /// Files that are none of ours.
     pub unknown: Vec<String>,
@@ -175,10 +175,12 @@ pub struct TopicFindings {
     pub(crate) line_position: u64,
     /// What the log, and the file of what has gone from it, say of its producers.
     pub(crate) dedup: Dedup,
+    /// The index of the last segment up to there.
+    pub(crate) index_below_line: Index,
 }
 
 impl TopicFindings {
-    fn new(name: &str) -> TopicFindings {
+    fn new(name: &str, stride: u64) -> TopicFindings {
         TopicFindings {
             name: name.into(),
             conclusion: Conclusion::Corrupt,
@@ -200,6 +202,7 @@ impl TopicFindings {
             below_start: Vec::new(),
             line_position: 0,
             dedup: Dedup::default(),
+            index_below_line: Index::new(stride),
         }
     }
 
@@ -317,12 +320,13 @@ pub(crate) async fn inspect(io: &Io, config: &Config) -> Result<DirectoryFinding
 
 async fn inspect_topic(io: &Io, config: &Config, name: &str) -> Result<TopicFindings, IoError> {
     let begun = io.now().monotonic_ns;
-    let mut findings = inspect_files(io, config, TopicFindings::new(name)).await?;
+    let mut findings = inspect_files(io, config, TopicFindings::new(name, config.index_stride_bytes)).await?;
     findings.elapsed_ms = io.now().monotonic_ns.saturating_sub(begun) / 1_000_000;
     Ok(findings)
 }
 
 async fn inspect_files(io: &Io, config: &Config, mut topic: TopicFindings) -> Result<TopicFindings, IoError> {
+    let stride = config.index_stride_bytes;
     let dir = topic.dir();
     let entries = io.list(&dir).await?;
     if entries.is_empty() {
@@ -392,19 +396,23 @@ async fn inspect_files(io: &Io, config: &Config, mut topic: TopicFindings) -> Re
     }
 
     // The segments.
-    let mut bases = Vec::new();
+    let (mut bases, mut sidecars) = (Vec::new(), Vec::new());
     for entry in list_or_nothing(io, &layout::log(&dir)).await? {
         let path = format!("{}/{}", layout::log(&dir), entry.name);
-        match layout::parse_segment(&entry.name) {
-            Some(base) => bases.push(base),
-            None if entry.name.ends_with(layout::TMP) => topic.leftovers.push(path),
-            None => topic.unknown.push(path),
+        match (layout::parse_segment(&entry.name), layout::parse_index(&entry.name)) {
+            (Some(base), _) => bases.push(base),
+            (_, Some(base)) => sidecars.push((base, path)),
+            _ if entry.name.ends_with(layout::TMP) => topic.leftovers.push(path),
+            _ => topic.unknown.push(path),
         }
     }
     bases.sort_unstable();
     while bases.len() > 1 && bases[1] <= topic.start && !planted!(io, HoleBelowStart) {
         topic.below_start.push(bases.remove(0));
     }
+    let closed = &bases[..bases.len().saturating_sub(1)];
+    let orphans = sidecars.into_iter().filter(|(base, _)| closed.binary_search(base).is_err());
+    topic.leftovers.extend(orphans.map(|(_, path)| path));
     let first = bases.first().copied();
     let Some(first) = first.filter(|first| *first <= topic.start) else {
         let path = layout::segment(&dir, topic.start);
@@ -422,7 +430,7 @@ async fn inspect_files(io: &Io, config: &Config, mut topic: TopicFindings) -> Re
         let (file, length) = io.open(path.clone()).await?;
         let next_base = bases.get(at + 1).copied();
         let salt = Salt::new(&topic.toml.log_id, base);
-        let mut scanned = scan_segment(io, file, length, salt, base, next_base, topic.line, &mut |frame| {
+        let mut scanned = scan_segment(io, stride, file, length, salt, base, next_base, topic.line, &mut |frame| {
             topic.dedup.note_frame(frame, window);
         })
         .await?;
@@ -430,14 +438,12 @@ async fn inspect_files(io: &Io, config: &Config, mut topic: TopicFindings) -> Re
         topic.bytes += scanned.end;
         topic.end = expected;
         topic.records = expected.saturating_sub(first.max(topic.start));
-        topic.line_position = scanned.line_position;
-        topic.segments.push(FoundSegment {
-            base,
-            file,
-            length,
-            end: scanned.end,
-            index: core::mem::take(&mut scanned.index),
-        });
+        (topic.line_position, topic.index_below_line) = scanned.line.take().unwrap_or((0, Index::new(stride)));
+        let mut index = core::mem::replace(&mut scanned.index, Index::new(stride));
+        if next_base.is_some() {
+            index.close();
+        }
+        topic.segments.push(FoundSegment { base, file, length, end: scanned.end, index });
         match next_base {
             Some(next) if expected == next => {}
             Some(_) => {
@@ -504,15 +510,17 @@ struct Scanned {
     /// What the search behind an invalid place brought.
     found: Option<Found>,
     index: Index,
-    line_position: u64,
+    /// Where the frame at the line begins, and the index up to there, if the line is in this segment.
+    line: Option<(u64, Index)>,
 }
 
 const READ_BYTES: u64 = 1 << 20;
 
-#[allow(clippy::too_many_arguments, reason = "one place that walks a segment")]
 /// Walks one segment: up to `next_base` if another one follows, else to its end and, behind an invalid place, byte by byte.
+#[expect(clippy::too_many_arguments, reason = "each is what the segment's place in the log says")]
 async fn scan_segment(
     io: &Io,
+    stride: u64,
     file: FileId,
     length: u64,
     salt: Salt,
@@ -527,37 +535,37 @@ async fn scan_segment(
     {
         scan.trusting = planted!(io, LengthOnlyRecovery);
     }
-    let mut index = Index::default();
-    let mut line_position = 0;
-    let scanned = |scan: &Scan, invalid, found, index, line_position| Scanned {
+    let mut index = Index::new(stride);
+    let mut at_line = None;
+    let scanned = |scan: &Scan, invalid, found, index, line| Scanned {
         end: scan.position(),
         expected: scan.expected(),
         invalid,
         found,
         index,
-        line_position,
+        line,
     };
     let invalid = loop {
         if scan.expected() == line {
-            line_position = scan.position();
+            at_line = Some((scan.position(), index.clone()));
         }
         // The padding behind the last message belongs to the force that covers it. Cut off, it would leave an end in the middle of a
         // sector, and a power loss during the cut could take the message with it (crash story: neighbours in a sector).
         if next_base.is_some_and(|next| scan.expected() >= next) && !at_padding(&mut scan, &mut reader, salt).await? {
             let invalid = (Some(scan.expected()) != next_base).then_some(Invalid::OffsetMismatch);
             reader.finish().await?;
-            return Ok(scanned(&scan, invalid, None, index, line_position));
+            return Ok(scanned(&scan, invalid, None, index, at_line));
         }
         match scan.step() {
             Step::Frame { position, frame } => {
-                index.note(frame.offset, position, frame.time_ms().unwrap_or(i64::MIN));
+                index.note_frame(position, &frame);
                 visit(&frame);
             }
             Step::Invalid(invalid) => break invalid,
             Step::NeedBytes(needed) => match reader.next().await? {
                 Some(bytes) => scan.push(&bytes),
                 None => match scan.at_end(needed) {
-                    None => return Ok(scanned(&scan, None, None, index, line_position)),
+                    None => return Ok(scanned(&scan, None, None, index, at_line)),
                     Some(invalid) => break invalid,
                 },
             },
@@ -574,9 +582,9 @@ async fn scan_segment(
     }
     if found.nonzero_end.is_none() {
         // Unused space ahead.
-        return Ok(scanned(&scan, None, None, index, line_position));
+        return Ok(scanned(&scan, None, None, index, at_line));
     }
-    Ok(scanned(&scan, Some(invalid), Some(found), index, line_position))
+    Ok(scanned(&scan, Some(invalid), Some(found), index, at_line))
 }
 
 /// Whether the next frame is padding.

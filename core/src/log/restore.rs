@@ -22,6 +22,7 @@ use super::create::{self, remove_tree, replace};
 use super::group_commit::Commit;
 use super::recovery::{FoundSegment, TopicFindings};
 use super::scan::{Scan, Step};
+use super::sidecar::Indexes;
 use super::{Segment, Topic, Trouble};
 use crate::config::Config;
 use crate::effect::{Effect, FieldValue, Report};
@@ -29,7 +30,6 @@ use crate::group::cursor::Group;
 use crate::group::offset_file;
 use crate::io::{Io, TopicId};
 use crate::layout;
-use crate::log::index::Index;
 use crate::planted::planted;
 use crate::record::{self, Salt};
 use alloc::rc::Rc;
@@ -44,12 +44,14 @@ const COPY_BYTES: u64 = 1 << 20;
 pub(crate) async fn restore(
     io: &Io,
     config: &Config,
+    indexes: &Indexes,
     id: TopicId,
     found: &mut TopicFindings,
 ) -> Result<Rc<RefCell<Topic>>, Trouble> {
     let dir = layout::topic(&found.name);
     let watermark = found.watermark.expect("a topic that is not corrupt has its watermark file");
-    let mut topic = create::empty(config, id, found.name.clone(), dir.clone(), found.toml, watermark);
+    let name = found.name.clone();
+    let mut topic = create::empty(indexes.clone(), config, id, name, dir.clone(), found.toml, watermark);
     topic.start = found.start;
     (topic.durable, topic.written, topic.next) = (found.end, found.end, found.end);
     topic.sequence = found.slots.current().map_or(0, |slot| slot.sequence);
@@ -59,7 +61,7 @@ pub(crate) async fn restore(
         if planted!(io, TailInPlace) {
             rewrite_tail_in_place(io, found).await?;
         } else if !planted!(io, NoTailCopy) {
-            copy_tail(io, config, found, &dir).await?;
+            copy_tail(io, config, indexes, found, &dir).await?;
         }
         if planted!(io, RollWithoutAnchor) {
             doubt_closed_segments(io, found).await?;
@@ -75,9 +77,8 @@ pub(crate) async fn restore(
             replace(io, &dir, &layout::topic_toml(&dir), text).await?;
         }
     }
-    let last = found.segments.len() - 1;
     for (at, segment) in found.segments.iter().enumerate() {
-        if at < last && planted!(io, RollWithoutAnchor) {
+        if at + 1 < found.segments.len() && planted!(io, RollWithoutAnchor) {
             continue;
         }
         io.force(segment.file).await.map_err(Trouble::Halt)?;
@@ -95,7 +96,12 @@ pub(crate) async fn restore(
     if !planted!(io, WindowForgotten) {
         topic.dedup = core::mem::take(&mut found.dedup);
     }
-    for segment in core::mem::take(&mut found.segments) {
+    let last = found.segments.len() - 1;
+    for (at, mut segment) in core::mem::take(&mut found.segments).into_iter().enumerate() {
+        if at < last {
+            // What is asked for can be made anew; memory for all of it would grow with the log (P13).
+            segment.index.close();
+        }
         topic.space.ready = if clean { segment.length } else { segment.end };
         topic.commit = Commit::recovered(found.end, segment.end);
         topic.segments.push_back(Segment {
@@ -139,13 +145,17 @@ async fn remove_below_start(io: &Io, found: &TopicFindings) -> Result<(), Troubl
     Ok(())
 }
 
-/// Removes a replacement that was not finished, with its line.
+/// Removes a replacement that was not finished, or the sidecar of no closed segment, with its line.
 pub(crate) async fn remove_leftover(io: &Io, path: &str) -> Result<(), Trouble> {
     // A file, a directory, or gone already because a replacement of the same name was made meanwhile.
     if io.remove(path).await.is_err() {
         remove_tree(io, path).await.map_err(Trouble::Halt)?;
     }
-    let (name, key) = if layout::is_of_groups(path) { ("GROUP_TMP_REMOVED", "file") } else { ("TMP_REMOVED", "path") };
+    let (name, key) = match path {
+        path if path.ends_with(layout::INDEX_SUFFIX) => ("INDEX_REMOVED", "path"),
+        path if layout::is_of_groups(path) => ("GROUP_TMP_REMOVED", "file"),
+        _ => ("TMP_REMOVED", "path"),
+    };
     io.tell(Effect::Report(Report { name, fields: Vec::from([(key, FieldValue::Text(path.into()))]) }));
     Ok(())
 }
@@ -176,14 +186,20 @@ fn first_to_write(found: &TopicFindings) -> Place {
 }
 
 /// Step 1. Afterwards the last of `found.segments` is the new file.
-async fn copy_tail(io: &Io, config: &Config, found: &mut TopicFindings, dir: &str) -> Result<(), Trouble> {
+async fn copy_tail(
+    io: &Io,
+    config: &Config,
+    indexes: &Indexes,
+    found: &mut TopicFindings,
+    dir: &str,
+) -> Result<(), Trouble> {
     let last = found.segments.last().expect("a log has a segment");
     let whole = last.end <= config.copy_whole_bytes_max || found.line_position == 0;
     let (base, from) = if whole { (last.base, 0) } else { (found.line, found.line_position) };
     let path = layout::segment(dir, base);
     let tmp = layout::tmp(&path);
     io.remove(&tmp).await.map_err(Trouble::Halt)?;
-    let copied = copy_frames(io, config, found, base, from, tmp.clone()).await;
+    let copied = copy_frames(io, config, indexes, found, base, from, tmp.clone()).await;
     let new = match copied {
         Ok(new) => new,
         Err(trouble) => {
@@ -200,7 +216,7 @@ async fn copy_tail(io: &Io, config: &Config, found: &mut TopicFindings, dir: &st
         io.close(old.file);
     } else {
         // Only now: the frames from here on stand forced in the new segment.
-        found.segments.push(FoundSegment { end: from, ..old });
+        found.segments.push(FoundSegment { end: from, index: found.index_below_line.clone(), ..old });
         // For a second attempt, when the disk turns out to be full further on.
         found.line_position = 0;
     }
@@ -246,6 +262,7 @@ async fn doubt_closed_segments(io: &Io, found: &TopicFindings) -> Result<(), Tro
 async fn copy_frames(
     io: &Io,
     config: &Config,
+    indexes: &Indexes,
     found: &TopicFindings,
     base: u64,
     from: u64,
@@ -255,12 +272,12 @@ async fn copy_frames(
     let mut scan = Scan::new(Salt::new(&found.toml.log_id, last.base), from, base);
     let salt = Salt::new(&found.toml.log_id, base);
     let file = io.create(tmp).await.map_err(Trouble::full_or_halt)?;
-    let mut index = Index::default();
+    let mut index = indexes.new_index();
     let mut out = Vec::new();
     let (mut read_to, mut written, mut end) = (from, 0, 0);
     while scan.position() < last.end {
         if let Step::Frame { frame, .. } = scan.step() {
-            index.note(frame.offset, end, frame.time_ms().unwrap_or(i64::MIN));
+            index.note_frame(end, &frame);
             record::seal(&mut out, salt, frame.offset, frame.payload);
             end = written + out.len() as u64;
             if (out.len() as u64) < COPY_BYTES {

@@ -9,6 +9,7 @@
 //! 3. create the new segment, and force the directory before a byte goes into it (crash story: *the soft directory force*).
 
 use super::anchor::{self, Place, Stop};
+use super::index::Places;
 use super::{Roll, Topic, Trouble};
 use crate::effect::Effect;
 use crate::io::Io;
@@ -17,8 +18,8 @@ use crate::planted::planted;
 use alloc::rc::Rc;
 use core::cell::RefCell;
 
-/// Rolls. On `Full` nothing is harmed, and the whole can be done again.
-pub(crate) async fn roll(io: Io, topic: Rc<RefCell<Topic>>) -> Result<(), Trouble> {
+/// Rolls, and says what the index of the closed segment is. On `Full` nothing is harmed, and the whole can be done again.
+pub(crate) async fn roll(io: Io, topic: Rc<RefCell<Topic>>) -> Result<Rc<Places>, Trouble> {
     let (file, end, base, dir) = {
         let topic = topic.borrow();
         debug_assert!(topic.durable == topic.next);
@@ -34,7 +35,6 @@ pub(crate) async fn roll(io: Io, topic: Rc<RefCell<Topic>>) -> Result<(), Troubl
         io.force_dir(&layout::log(&dir)).await.map_err(Trouble::Halt)?;
     }
     let mut topic = topic.borrow_mut();
-    topic.push_segment(new, base);
     topic.roll = Roll::No;
-    Ok(())
+    Ok(topic.push_segment(new, base))
 }

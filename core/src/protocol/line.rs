@@ -437,7 +437,7 @@ static PUBB: Verb = Verb {
 type Read = fn(&mut Words<'_>) -> Result<Request, RequestError>;
 
 /// The verbs whose requests are one line of words.
-static VERBS: [(Verb, Read); 14] = [
+static VERBS: [(Verb, Read); 15] = [
     (Verb { name: "FETCH", usage: "FETCH [@topic] <group> <max messages> <wait ms> [META]" }, |words| {
         Ok(Request::Fetch {
             topic: words.topic()?,
@@ -467,6 +467,9 @@ static VERBS: [(Verb, Read); 14] = [
     }),
     (Verb { name: "SEEK", usage: "SEEK [@topic] <group> <offset>|start|end|time=<ms since 1970>" }, |words| {
         Ok(Request::Seek { topic: words.topic()?, group: words.group()?, to: words.seek_to()? })
+    }),
+    (Verb { name: "FIND", usage: "FIND [@topic] time=<ms since 1970>" }, |words| {
+        Ok(Request::Find { topic: words.topic()?, time_ms: words.time()? })
     }),
     (Verb { name: "STATUS", usage: "STATUS [@topic]" }, |words| Ok(Request::Status { topic: words.topic()? })),
     (Verb { name: "TOPICS", usage: "TOPICS" }, |_| Ok(Request::Topics)),
@@ -672,6 +675,14 @@ impl<'a> Words<'a> {
                 "the place must be an offset, start, end or time= with milliseconds since 1970, not {}",
                 quoted(word)
             ))
+        })
+    }
+
+    fn time(&mut self) -> Result<i64, RequestError> {
+        let word = self.expect("the time")?;
+        let time_ms = word.strip_prefix(b"time=").and_then(parse_time);
+        time_ms.ok_or_else(|| {
+            self.wrong(format_args!("the time must be time= with milliseconds since 1970, not {}", quoted(word)))
         })
     }
 

@@ -229,6 +229,13 @@ pub enum Request {
         /// Where to.
         to: SeekTo,
     },
+    /// `FIND`.
+    Find {
+        /// In which topic.
+        topic: TopicRef,
+        /// The first message that is no older than this, milliseconds since 1970.
+        time_ms: i64,
+    },
     /// `STATUS`.
     Status {
         /// Of which topic.
@@ -335,6 +342,11 @@ pub enum Reply {
     /// `SOUGHT <offset>`.
     Sought {
         /// The committed offset now.
+        offset: u64,
+    },
+    /// `FOUND <offset>`.
+    Found {
+        /// The first message's; the line where there is none.
         offset: u64,
     },
     /// `FRAMES <first offset> <bytes> <salt>`; the bytes follow as a range of a file.

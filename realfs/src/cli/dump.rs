@@ -5,8 +5,10 @@ use super::verify::EXIT_DIRECTORY;
 use super::{EXIT_USAGE, complain};
 use plimsoll_core::group::offset_file;
 use plimsoll_core::layout;
+use plimsoll_core::log::index::Entry;
 use plimsoll_core::log::scan::{Scan, Step};
 use plimsoll_core::log::search::{self, Search};
+use plimsoll_core::log::sidecar::{self, Sidecar};
 use plimsoll_core::log::topic_file::TopicToml;
 use plimsoll_core::log::watermark::{self, Slot, Watermark};
 use plimsoll_core::message::{self, Message};
@@ -26,7 +28,7 @@ const PREVIEW: usize = 60;
 /// Frames that are asked for the salt at most.
 const WITNESSES: usize = 100;
 
-/// Show what stands in a segment, a watermark or a group's offset file
+/// Show what stands in a segment, its index, a watermark or a group's offset file
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 A segment is shown one record a line. Damage is shown in its place, and the dump goes on at the next valid record; whether \
@@ -41,7 +43,7 @@ Examples:
 
 Exit codes: 0, 2 usage (also a file of another kind), 5 unreadable.")]
 pub(crate) struct Args {
-    /// A segment (.log), a watermark or a group's .offset file
+    /// A segment (.log), its index (.index), a watermark or a group's .offset file
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Print a JSON object a line
@@ -133,8 +135,9 @@ fn dump(path: &Path, lines: &mut Lines<impl Write>) -> Result<(), Failure> {
     let name = name.strip_suffix(layout::TMP).unwrap_or(&name);
     let is_group = layout::parse_group_offset(name).is_some();
     let is_watermark = layout::watermark("").trim_start_matches('/') == name;
-    if !is_group && !is_watermark && !name.ends_with(layout::LOG_SUFFIX) {
-        let sentence = "is no segment (.log), no watermark and no group's .offset file";
+    let is_sidecar = name.ends_with(layout::INDEX_SUFFIX);
+    if !is_group && !is_watermark && !is_sidecar && !name.ends_with(layout::LOG_SUFFIX) {
+        let sentence = "is no segment (.log), no index (.index), no watermark and no group's .offset file";
         return Err(Failure::Usage(format!("{} {sentence}", path.display())));
     }
     let file = File::open(path).map_err(Failure::Input)?;
@@ -144,6 +147,8 @@ fn dump(path: &Path, lines: &mut Lines<impl Write>) -> Result<(), Failure> {
     }
     if is_watermark {
         dump_watermark(&read_at(&file, 0, watermark::FILE_BYTES)?, lines)
+    } else if is_sidecar {
+        dump_sidecar(&read_at(&file, 0, sidecar::FILE_BYTES_MAX + 1)?, lines)
     } else if is_group {
         let bytes = read_at(&file, 0, PIECE)?;
         Ok(match offset_file::parse_offset(&bytes) {
@@ -178,6 +183,24 @@ fn dump_watermark(bytes: &[u8], lines: &mut Lines<impl Write>) -> Result<(), Fai
             }
             None => lines.line(&[&place[..], &[("damage", "slot-unreadable".into())]].concat())?,
         }
+    }
+    Ok(())
+}
+
+fn dump_sidecar(bytes: &[u8], lines: &mut Lines<impl Write>) -> Result<(), Failure> {
+    let Some(Sidecar { log_id, base, end, fingerprint, entries }) = sidecar::decode(bytes) else {
+        return Ok(lines.line(&[("damage", "index-unreadable".into())])?);
+    };
+    lines.line(&[
+        ("logId", hex(&log_id).into()),
+        ("base", base.into()),
+        ("end", end.into()),
+        ("fingerprint", format!("{fingerprint:016x}").into()),
+        ("entries", entries.len().into()),
+    ])?;
+    for Entry { offset, position, time_before_ms } in entries {
+        let time = if time_before_ms == i64::MIN { Value::Null } else { time_before_ms.into() };
+        lines.line(&[("offset", offset.into()), ("position", position.into()), ("timeBefore", time)])?;
     }
     Ok(())
 }

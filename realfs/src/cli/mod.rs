@@ -6,6 +6,7 @@ mod connection;
 mod consume;
 mod create;
 mod dump;
+mod find;
 mod generate;
 mod groups;
 mod publish;
@@ -14,6 +15,7 @@ mod serve;
 mod settings;
 mod status;
 mod table;
+mod topic;
 mod topic_settings;
 mod topics;
 mod values;
@@ -42,9 +44,11 @@ enum Command {
     Pub(publish::Args),
     Consume(consume::Args),
     Status(status::Args),
+    Topic(topic::Args),
     Topics(topics::Args),
     Groups(groups::Args),
     Seek(seek::Args),
+    Find(find::Args),
     Create(create::Args),
     Bench(bench::Args),
     Completions(generate::CompletionsArgs),
@@ -69,9 +73,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> i32 {
         Command::Pub(args) => publish::run(args),
         Command::Consume(args) => consume::run(args),
         Command::Status(args) => status::run(args),
+        Command::Topic(args) => topic::run(args),
         Command::Topics(args) => topics::run(args),
         Command::Groups(args) => groups::run(args),
         Command::Seek(args) => seek::run(args),
+        Command::Find(args) => find::run(args),
         Command::Create(args) => create::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => generate::completions(args),

@@ -27,7 +27,8 @@ pub(crate) struct Args {
     connection: Connection,
 }
 
-fn seek_to(text: &str) -> Result<SeekTo, String> {
+/// A place in a log, as people write it.
+pub(crate) fn seek_to(text: &str) -> Result<SeekTo, String> {
     if let Some(time) = text.strip_prefix("time=") {
         if let Ok(time_ms) = time.parse() {
             return Ok(SeekTo::TimeMs(time_ms));

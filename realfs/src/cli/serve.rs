@@ -9,7 +9,8 @@ use crate::driver;
 #[command(after_help = "\
 Every setting can also be given in the environment (PLIMSOLL_SEGMENT_BYTES=32MiB), or as a line of the file that --config \
 names (segment-bytes = \"32 MiB\"). A flag goes before the environment, the environment before the file. \
-`plimsoll config show` tells which holds.
+`plimsoll config show` tells which holds. At SIGHUP they are read again; what may change without a restart changes, and the lines that are \
+printed say what.
 
 Examples:
   plimsoll serve
@@ -27,7 +28,10 @@ pub(crate) struct Args {
 /// Serves until told to stop.
 pub(crate) fn run(args: Args) -> i32 {
     match settings::resolve(&args.given) {
-        Ok(resolved) => driver::serve(resolved.options),
+        Ok(resolved) => {
+            let first = resolved.options.clone();
+            driver::serve(resolved.options, Box::new(move || settings::reload(&args.given, &first)))
+        }
         Err(sentence) => {
             complain("serve", sentence);
             EXIT_USAGE

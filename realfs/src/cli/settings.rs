@@ -3,7 +3,7 @@
 //! A flag goes before the environment, the environment before the file, the file before the default.
 
 use super::{topic_settings, values};
-use crate::driver::ServeOptions;
+use crate::driver::{Reloaded, ServeOptions};
 use crate::report::LogFormat;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use plimsoll_core::config::Config;
@@ -56,7 +56,7 @@ macro_rules! topic_row {
 }
 
 /// In the order of `--help`.
-static SETTINGS: [Setting; 38] = [
+static SETTINGS: [Setting; 39] = [
     row!("data", path, data, "Where the messages are; created when missing (its parent must exist)"),
     Setting {
         several: true,
@@ -149,6 +149,7 @@ static SETTINGS: [Setting; 38] = [
     ),
     row!("ballast-bytes", bytes, config.ballast_bytes, "Space kept back for acknowledging on a full disk; 0: none"),
     row!("recent-bytes", bytes, config.recent_bytes, "Memory for the newest messages, over all topics"),
+    row!("index-bytes", bytes, config.index_bytes, "Memory for the indexes of closed segments, over all topics"),
     topic_row!(0),
     topic_row!(1),
     topic_row!(2),
@@ -456,6 +457,20 @@ pub(crate) fn resolve(given: &Given) -> Result<Resolved, String> {
     }
     resolved.validate()?;
     Ok(resolved)
+}
+
+/// Puts everything together again, for a broker that was started with `first`.
+///
+/// # Errors
+/// As [`resolve`].
+pub(crate) fn reload(given: &Given, first: &ServeOptions) -> Result<Reloaded, String> {
+    let wanted = resolve(given)?.options;
+    let config = wanted.config.clone();
+    // The broker decides about its own. All the rest was used once, at the start.
+    let elsewhere = ServeOptions { config: first.config.clone(), ..wanted };
+    let differs = |setting: &&Setting| (setting.show)(first) != (setting.show)(&elsewhere);
+    let kept = SETTINGS.iter().filter(differs).map(|setting| setting.name).collect();
+    Ok(Reloaded { config, kept })
 }
 
 fn read_file(resolved: &mut Resolved, path: &Path, text: &str) -> Result<(), String> {

@@ -88,12 +88,12 @@ impl Flag {
     }
 
     /// The core's settings that the flag sets.
-    #[cfg(test)]
-    pub(crate) fn settings(&self) -> Vec<Setting> {
-        match self.kind {
-            Kind::Flush => vec![Setting::FlushIntervalMs, Setting::FlushMessages],
-            Kind::Time(setting) | Kind::Bytes(setting) | Kind::Count(setting) | Kind::Word(setting) => vec![setting],
-        }
+    pub(crate) fn definitions(&self) -> impl Iterator<Item = &'static Definition> + use<> {
+        let (first, second) = match self.kind {
+            Kind::Flush => (Setting::FlushIntervalMs, Some(Setting::FlushMessages)),
+            Kind::Time(setting) | Kind::Bytes(setting) | Kind::Count(setting) | Kind::Word(setting) => (setting, None),
+        };
+        [first].into_iter().chain(second).map(row)
     }
 
     /// Reads a value.
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn every_setting_of_the_core_has_one_flag() {
-        let mut of_flags: Vec<Setting> = FLAGS.iter().flat_map(Flag::settings).collect();
+        let mut of_flags: Vec<Setting> = FLAGS.iter().flat_map(Flag::definitions).map(|row| row.setting).collect();
         of_flags.sort();
         assert_eq!(of_flags, SETTINGS.each_ref().map(|row| row.setting));
     }

@@ -308,12 +308,11 @@ impl<'a> Message<'a> {
         self.attribute(b"key=").map(decoded)
     }
 
-    /// The producer and its sequence. `None` unless it was published with an id and META was asked for; of a batch the first message tells
-    /// it.
+    /// The producer and its sequence. `None` unless it was published with them and META was asked for; of a batch the
+    /// first message tells it.
     pub fn id(&self) -> Option<(u64, u32)> {
-        let word = self.attribute(b"id=")?;
-        let colon = memchr(b':', word)?;
-        Some((parse_number(&word[..colon])?, u32::try_from(parse_number(&word[colon + 1..])?).ok()?))
+        let mut numbers = self.attribute(b"id=")?.split(|byte| *byte == b':').map(parse_number);
+        Some((numbers.next()??, u32::try_from(numbers.next()??).ok()?))
     }
 
     /// How often it has been delivered (work queues). `None` where the broker does not say.

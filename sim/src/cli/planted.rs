@@ -166,6 +166,18 @@ mod hunt {
                 lean("client *, action", "repeats a publish", 30),
             ],
             Planted::NoTailCopy => [failing_forces(), vec![lean("force * of */log/", "fails", 20)]].concat(),
+            Planted::SidecarBelieved => [
+                tiny_segments(),
+                vec![
+                    lean("plan, index stride", "1", 80),
+                    lean("plan, index bytes", "0", 80),
+                    lean("plan, recent bytes", "0", 80),
+                    lean("client *, action", "publishes several at once", 40),
+                    lean("operator, before *", "meddles with an index", 30),
+                    lean("operator, before * deed", "is another one's", 80),
+                ],
+            ]
+            .concat(),
             Planted::ResetUnreadableOffset | Planted::LeftoversBeforeJudgement => at_the_disk(),
             Planted::LengthOnlyRecovery => vec![
                 lean("plan, payload bytes", "700", 80),

@@ -4,6 +4,7 @@
 use super::file::Sector;
 use super::{ROOT, SimDisk};
 use crate::disk::names::Ino;
+use plimsoll_core::layout::INDEX_SUFFIX;
 use std::sync::Arc;
 
 /// Damages a disk. From then on [`SimDisk::is_damaged`] is true, and of the promises only those about detection hold:
@@ -12,13 +13,28 @@ use std::sync::Arc;
 /// Paths must exist; a method panics where they don't.
 pub struct Vandal<'a> {
     disk: &'a mut SimDisk,
+    sidecars_only: bool,
 }
 
 impl<'a> Vandal<'a> {
     /// Lets a vandal at the disk.
     pub fn new(disk: &'a mut SimDisk) -> Vandal<'a> {
         disk.damaged = true;
-        Vandal { disk }
+        Vandal { disk, sidecars_only: false }
+    }
+
+    /// Lets somebody at the sidecars of closed segments. Nothing is promised by them, so the disk doesn't count as damaged, and
+    /// every promise holds on. Every method panics for another file.
+    pub fn of_sidecars(disk: &'a mut SimDisk) -> Vandal<'a> {
+        Vandal { disk, sidecars_only: true }
+    }
+
+    /// All bytes become zero, on the platter and in the cache.
+    pub fn zero(&mut self, path: &str) {
+        let unit = self.disk.unit();
+        for index in 0..self.disk.file_at(path).cached.length.div_ceil(unit) {
+            self.set_sector(path, index, Some(vec![0; unit as usize].into()));
+        }
     }
 
     /// Bit rot: the bits of `mask` are flipped at a position, on the platter and in the cache. Panics outside the
@@ -127,6 +143,7 @@ impl<'a> Vandal<'a> {
     }
 
     fn name(&mut self, ino: Ino, path: &str) {
+        self.may_touch(path);
         let (dir, name) = self.disk.parent_of(path).unwrap_or_else(|error| panic!("{error}"));
         let mut entries = self.disk.dirs[&dir].cached.clone();
         entries.insert(name.to_owned(), ino);
@@ -134,7 +151,12 @@ impl<'a> Vandal<'a> {
         self.disk.settle_dirty_dirs();
     }
 
+    fn may_touch(&self, path: &str) {
+        assert!(!self.sidecars_only || path.ends_with(INDEX_SUFFIX), "{path} is no sidecar");
+    }
+
     fn ino(&self, path: &str) -> Ino {
+        self.may_touch(path);
         let ino = self.disk.find(path).unwrap_or_else(|error| panic!("{error}"));
         assert!(ino != ROOT && self.disk.files.contains_key(&ino), "{path} is not a file");
         ino

@@ -36,6 +36,8 @@ enum Ask {
     /// One message, or a batch.
     Publish(Vec<Payload>),
     Read,
+    /// One message, from the middle.
+    ReadOne(u64),
     Fetch(&'static str),
     Ack(&'static str, u64),
     Alter(u64),
@@ -115,6 +117,7 @@ impl Ledger {
                     self.batches.push(batch.clone());
                     Ask::Publish(batch)
                 }
+                ["READ", offset, "1"] => Ask::ReadOne(offset.parse().expect("an offset")),
                 ["READ", ..] => Ask::Read,
                 ["FETCH", name, _] => Ask::Fetch(group(name)),
                 ["ACK", name, offset] => {
@@ -216,12 +219,12 @@ impl Ledger {
         let Some(ask) = ask else { return Err(Broken::new("P14", format!("a reply that nobody asked for: {line}"))) };
         let words: Vec<&str> = line.splitn(3, ' ').collect();
         match (&ask, &words[..]) {
-            (Ask::Read | Ask::Fetch(_), ["MSG", offset, payload]) => {
+            (Ask::Read | Ask::ReadOne(_) | Ask::Fetch(_), ["MSG", offset, payload]) => {
                 let offset = offset.parse().expect("an offset");
                 self.delivered(offset, payload)?;
                 return Ok(());
             }
-            (Ask::Read | Ask::Fetch(_), ["GAP", ..]) => {
+            (Ask::Read | Ask::ReadOne(_) | Ask::Fetch(_), ["GAP", ..]) => {
                 return Err(Broken::new("P2", format!("a hole in a log that nobody made a hole in: {line}")));
             }
             (Ask::Read, ["END", ..]) => {
@@ -230,6 +233,12 @@ impl Ledger {
                     return Err(Broken::new("P2", format!("the log begins at {first}, and nothing was removed")));
                 }
                 self.view.log = reply.into_iter().map(|(_, payload)| payload).collect();
+            }
+            (Ask::ReadOne(offset), ["END", ..]) => {
+                let reply = std::mem::take(&mut self.reply);
+                if !matches!(&reply[..], [(found, _)] if found == offset) {
+                    return Err(Broken::new("P2", format!("a READ of offset {offset} found {reply:?}")));
+                }
             }
             (Ask::Fetch(group), ["END", ..]) => {
                 let reply = std::mem::take(&mut self.reply);

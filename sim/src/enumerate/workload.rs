@@ -86,6 +86,11 @@ fn tail_copied_alone() -> Config {
     Config { copy_whole_bytes_max: 0, ..roomy() }
 }
 
+/// An entry for every frame, and none of a closed segment in memory.
+fn indexed() -> Config {
+    Config { index_stride_bytes: 1, index_bytes: 0, recent_bytes: 0, ..tiny() }
+}
+
 fn flushed_later() -> Config {
     let mut config = roomy();
     config.topic_defaults.set(Setting::FlushIntervalMs, Some(5));
@@ -104,7 +109,7 @@ const CHANGES: &[Step] = &[
 ];
 
 /// All of them, in the order in which they are run.
-pub static WORKLOADS: [Workload; 18] = [
+pub static WORKLOADS: [Workload; 19] = [
     Workload {
         name: "levels",
         about: "publish at mixed levels with group commit, readers at the line",
@@ -183,6 +188,20 @@ pub static WORKLOADS: [Workload; 18] = [
         about: "a roll in which every producer waits, and another one behind it",
         before: Some(&[Send(0, "PUB DURABLE m0*300\n"), Quiet]),
         steps: &[Send(0, "PUB WRITTEN w1*200\nPUB DURABLE d1*200\n"), Send(1, "PUB DURABLE d2*200\n"), Quiet],
+        ..PLAIN
+    },
+    Workload {
+        name: "sidecar",
+        about: "a roll after which the index of the closed segment is written, and messages of it are read by it",
+        config: indexed,
+        before: Some(&[Send(0, "PUB DURABLE m0*120\nPUB DURABLE m1*120\nPUB DURABLE m2*100\n"), Quiet]),
+        steps: &[
+            Send(0, "PUB DURABLE d1\n"),
+            Send(1, "PUB DURABLE d2*100\n"),
+            Effects(9),
+            Send(2, "READ 1 1\nREAD 2 1\n"),
+            Quiet,
+        ],
         ..PLAIN
     },
     Workload {

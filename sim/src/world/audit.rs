@@ -27,6 +27,8 @@ enum Task {
     Look { topic: String },
     /// READ to the end.
     ReadOn { topic: String, offset: u64 },
+    /// SEEK to a time: which of the stamps that were read.
+    SeekTime { topic: String, which: Stamp },
     /// FETCH to the end, acknowledging.
     FetchOn { topic: String, group: String },
     /// What has an id and was stored is not stored again (P16).
@@ -34,6 +36,18 @@ enum Task {
     /// Publishing works: with the disk free again, too (P11).
     Publish { topic: String, tries: u32 },
 }
+
+/// A time, made of the stamps that a topic's messages have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stamp {
+    Middle,
+    AfterMiddle,
+    Newest,
+    AfterAll,
+}
+
+/// The group that is sought with. Nobody else uses it.
+const SEEKER: &str = "seeker";
 
 /// The auditor.
 #[derive(Default)]
@@ -102,6 +116,15 @@ impl World {
                 let ask = Ask::Read { offset, max: 50 };
                 self.ask_audit(connection, &topic, ask, format!("READ @{topic} {offset} 50 META\n"));
             }
+            Task::SeekTime { topic, which } => {
+                let Some((time, to)) = self.sought(&topic, which) else {
+                    self.audit.tasks.pop_front();
+                    self.at(self.now_ns, Todo::AuditTurn);
+                    return Ok(());
+                };
+                let ask = Ask::Seek { group: SEEKER.into(), to };
+                self.ask_audit(connection, &topic, ask, format!("SEEK @{topic} {SEEKER} time={time}\n"));
+            }
             Task::FetchOn { topic, group } => {
                 let ask = Ask::Fetch { group: group.clone(), max: 40 };
                 self.ask_audit(connection, &topic, ask, format!("FETCH @{topic} {group} 40 0\n"));
@@ -137,12 +160,31 @@ impl World {
             let topic = topic.clone();
             tasks.push_back(Task::Look { topic: topic.clone() });
             tasks.push_back(Task::ReadOn { topic: topic.clone(), offset: 0 });
+            for which in [Stamp::Middle, Stamp::AfterMiddle, Stamp::Newest, Stamp::AfterAll] {
+                tasks.push_back(Task::SeekTime { topic: topic.clone(), which });
+            }
             tasks.push_back(Task::Publish { topic: topic.clone(), tries: 0 });
             for group in &self.plan.groups {
                 tasks.push_back(Task::FetchOn { topic: topic.clone(), group: group.clone() });
             }
         }
         self.audit.tasks = tasks;
+    }
+
+    /// A time, and the first offset in the order of offsets whose message was stamped then or later: the clock may have stepped back.
+    /// `None`: that is no message that was read.
+    fn sought(&mut self, topic: &str, which: Stamp) -> Option<(i64, Option<u64>)> {
+        let log = self.checker.model.log(topic);
+        let middle = *log.stamps.get(&(log.firm_end / 2))?;
+        let newest = *log.stamps.values().max()?;
+        let time = match which {
+            Stamp::Middle => middle,
+            Stamp::AfterMiddle => middle + 1,
+            Stamp::Newest => newest,
+            Stamp::AfterAll => newest + 1,
+        };
+        let first = log.stamps.iter().find(|(_, stamp)| **stamp >= time).map(|(offset, _)| *offset);
+        Some((time, first))
     }
 
     fn end_round(&mut self) -> Step {
@@ -204,6 +246,16 @@ impl World {
             (Some(task @ Task::Repeat { .. }), Seen::Error(code)) if code == "DISK_FULL" || code == "QUEUE_FULL" => {
                 wait_ns = SECONDS;
                 self.audit.tasks.push_front(task);
+            }
+            (Some(Task::SeekTime { topic, which }), Seen::Sought(offset)) => {
+                let end = self.checker.model.log(&topic).firm_end;
+                if let Some((time, right)) = self.sought(&topic, which)
+                    && right.map_or(*offset < end, |right| right != *offset)
+                    && !self.checker.damaged
+                {
+                    let right = right.unwrap_or(end);
+                    broken("P6", format!("SEEK time={time} of {topic} led to {offset}, past or before {right}"))?;
+                }
             }
             (Some(Task::Publish { topic, tries }), Seen::Error(code))
                 if code == "DISK_FULL" || code == "QUEUE_FULL" =>

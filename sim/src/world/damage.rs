@@ -10,7 +10,9 @@ use crate::model::broken;
 use crate::tape::Concern;
 use crate::trace::Lane;
 use crate::view::{Depth, LogView};
+use plimsoll_core::layout::INDEX_SUFFIX;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// What is remembered of the disk.
 #[derive(Default)]
@@ -71,6 +73,39 @@ impl World {
             )?);
         }
         Ok(())
+    }
+
+    /// Somebody deletes a sidecar, empties it, or puts that of another segment in its place: whatever it is then, it must not matter.
+    pub(super) fn meddle(&mut self, moment: fmt::Arguments<'_>) {
+        let sidecars: Vec<(String, u64)> = self
+            .disk
+            .tree()
+            .into_iter()
+            .filter_map(|(path, bytes)| Some((path, bytes?.len() as u64)))
+            .filter(|(path, length)| path.ends_with(INDEX_SUFFIX) && *length > 1)
+            .collect();
+        if sidecars.is_empty() {
+            return;
+        }
+        let mut one = |which: &str| {
+            let words = |picked: usize| sidecars[picked].0.clone();
+            self.d.choose(Concern::Operator, sidecars.len(), format_args!("{moment}, {which}"), &words)
+        };
+        let (path, length) = &sidecars[one("index")];
+        let (other, _) = &sidecars[one("other index")];
+        let deeds = ["is deleted", "is zeroed", "is cut", "has a flipped bit", "is another one's"];
+        let deed = self
+            .d
+            .choose(Concern::Operator, deeds.len(), format_args!("{moment}, deed"), &|picked| deeds[picked].to_owned());
+        self.trace.note(self.now_ns, Lane::World, format_args!("{path} {}", deeds[deed]));
+        let mut vandal = Vandal::of_sidecars(&mut self.disk);
+        match deed {
+            0 => vandal.delete(path),
+            1 => vandal.zero(path),
+            2 => vandal.truncate(path, length / 2),
+            3 => vandal.flip(path, length / 3, 4),
+            _ => vandal.copy_file(other, path),
+        }
     }
 
     fn vandalise(&mut self) {

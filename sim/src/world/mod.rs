@@ -724,6 +724,15 @@ impl World {
         format!("{kind} {count} {of} {path}")
     }
 
+    /// The file that an effect writes, reads or makes.
+    fn path_of<'a>(&'a self, effect: &'a Effect) -> Option<&'a str> {
+        match effect {
+            Effect::Create { path, .. } | Effect::Open { path, .. } | Effect::Remove { path } => Some(path),
+            Effect::Read { file, .. } | Effect::Write { file, .. } => self.files.get(file).map(String::as_str),
+            _ => None,
+        }
+    }
+
     /// What an effect is for.
     fn phase_of(&self, effect: &Effect) -> &'static str {
         if !self.checker.is_ready() {

@@ -11,6 +11,7 @@ use plimsoll_core::broker::Broker;
 use plimsoll_core::config::Config;
 use plimsoll_core::effect::{Effect, EffectId, IoError, Outcome, ReplyPart};
 use plimsoll_core::event::Event;
+use plimsoll_core::layout::INDEX_SUFFIX;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -142,8 +143,11 @@ impl World {
             self.rolling.remove(topic);
         }
         let mut halts = false;
+        // What becomes of a sidecar has no consequence.
+        let of_sidecar = self.path_of(effect).is_some_and(|path| path.ends_with(INDEX_SUFFIX));
         if let Err(error) = &result
             && !self.halting
+            && !of_sidecar
         {
             halts = self.checker.failed(effect, error);
         }
@@ -329,6 +333,7 @@ impl World {
             "sets the clock back an hour",
             "sets the clock forward a day",
             "lets the machine sleep for ten minutes",
+            "meddles with an index",
         ];
         let picked = self.d.rarely(Concern::Operator, self.rates.operator, answers.len(), moment, &|picked| {
             answers[picked].to_owned()
@@ -363,6 +368,10 @@ impl World {
             }
             6 => {
                 self.sleep(600 * SECONDS);
+                Ok(())
+            }
+            7 => {
+                self.meddle(moment);
                 Ok(())
             }
             _ => Ok(()),

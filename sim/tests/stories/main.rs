@@ -11,7 +11,7 @@ use plimsoll_core::config::Config;
 use plimsoll_core::effect::{Effect, FileId};
 use plimsoll_core::log::watermark::{ANCHORED_POSITION, RUNNING_POSITION};
 use plimsoll_core::record::{self, Kind, Salt};
-use plimsoll_sim::disk::{FailedForce, Fault, POSIX, POSIX_TORN};
+use plimsoll_sim::disk::{FailedForce, Fault, POSIX, POSIX_TORN, Vandal};
 use scene::{Scene, Told, broken, error};
 
 const SEGMENT: &str = "topics/default/log/00000000000000000000.log";
@@ -31,6 +31,11 @@ fn third(name: &str) -> String {
 
 fn small_segments() -> Config {
     Config { segment_bytes: 512, ..plain() }
+}
+
+/// An index entry for every message, and no index of a closed segment in memory.
+fn indexed() -> Config {
+    Config { index_stride_bytes: 1, index_bytes: 0, recent_bytes: 0, ..small_segments() }
 }
 
 fn is_write(effect: &Effect) -> bool {
@@ -86,11 +91,34 @@ stories! {
     unlinks_out_of_order(small_segments()) { HoleBelowStart => "P8" }
     the_group_above_the_line(plain()) { SeekUnbounded => "P5" }
     the_older_log_under_newer_groups(plain()) { GroupsNoEvidence => "P7" }
+    the_index_of_another_life(indexed()) { SidecarBelieved => "P6" }
     the_topic_without_a_name(plain()) { NoTopicsForce => "P1" }
     the_name_that_came_back(plain()) { NameComesBack => "P8" }
     good_bad_good(plain()) { ValidFrameIsEvidence => "P8" }
     the_restart_after_a_failed_force(plain()) { NoTailCopy => "P8" }
     a_payload_that_is_a_frame(plain()) { KnownSalt => "P8" }
+}
+
+/// Two lives of one log, whose messages have the same sizes and other times; the index of the first comes to lie in the second.
+fn the_index_of_another_life(config: Config) -> Told {
+    const INDEX: &str = "topics/default/log/00000000000000000000.index";
+    let life = |pause_ms: u64| {
+        let mut scene = Scene::started(config.clone(), &POSIX);
+        for name in ["a", "b", "c", "d"] {
+            scene.publish("DURABLE", &third(name));
+            scene.wait_ms(pause_ms);
+        }
+        scene.run();
+        scene
+    };
+    let (first, mut second) = (life(10), life(1_000));
+    assert!(first.disk.read_file(INDEX).is_some() && first.disk.read_file(INDEX) != second.disk.read_file(INDEX));
+    Vandal::of_sidecars(&mut second.disk).restore_file(&first.disk, INDEX);
+    let sought = second.ask("SEEK g time=1700000000500");
+    if sought != "SOUGHT 1" {
+        return broken("P6", format!("what came after 500 ms begins with message 1, and the answer is {sought}"));
+    }
+    second.check()
 }
 
 /// Story 1. Message 0 is durable, frame 1 is written behind it and not forced, and the device has no power-safe overwrite.

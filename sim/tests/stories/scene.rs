@@ -394,6 +394,12 @@ impl Scene {
         self.by_hand([Effect::CloseFile { file }]);
     }
 
+    /// Time passes.
+    pub(crate) fn wait_ms(&mut self, ms: u64) {
+        self.now.monotonic_ns += ms * 1_000_000;
+        self.now.wall_ms += ms as i64;
+    }
+
     /// Damages the disk.
     pub(crate) fn vandal(&mut self) -> Vandal<'_> {
         Vandal::new(&mut self.disk)

@@ -21,6 +21,7 @@ pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply) {
             out.extend(error.sentence.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
         }
         Reply::Acked { committed } => number(out, "ACKED ", *committed),
+        Reply::Found { offset } => number(out, "FOUND ", *offset),
         Reply::Sought { offset } => number(out, "SOUGHT ", *offset),
         Reply::Frames { first, bytes, salt } => {
             number(out, "FRAMES ", *first);
@@ -100,7 +101,7 @@ pub fn encode_message(out: &mut Vec<u8>, offset: u64, message: &Message<'_>, met
         number(out, " time=", message.timestamp_ms);
         if let Some((producer, sequence)) = message.producer {
             number(out, " id=", producer);
-            number(out, ":", sequence);
+            number(out, ":", u64::from(sequence));
         }
         if let Some(key) = message.key {
             text(out, " key=", "");
