@@ -747,7 +747,7 @@ impl Checker {
         let found: Vec<(String, String)> = words
             .iter()
             .filter_map(|word| word.split_once('='))
-            .filter(|(name, _)| !["time", "id", "deliveries"].contains(name))
+            .filter(|(name, _)| !["time", "deliveries"].contains(name))
             .map(|(name, value)| (String::from_utf8_lossy(&unpercent(name)).into_owned(), undone(value)))
             .collect();
         if found != expected {
