@@ -13,6 +13,7 @@ use plimsoll_core::record::{self, Kind};
 use plimsoll_sim::disk::SimDisk;
 use plimsoll_sim::naive::{Harness, NaiveDisk};
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 const WATERMARK: &str = "topics/default/watermark";
@@ -197,7 +198,9 @@ fn the_table_over_every_combination_of_its_inputs() {
 fn whole_frames_above_the_line_are_kept() {
     let disk = directory(&plain(), 5, 3);
     let mut h = restarted(&plain(), &disk);
-    assert_fields(&recovery_line(&h, "default"), &[("status", "OK"), ("records", "8"), ("durable", "5")]);
+    let line = recovery_line(&h, "default");
+    assert_fields(&line, &[("status", "OK"), ("records", "8"), ("durable", "5")]);
+    assert!(!line.contains("reason="), "{line}");
     assert_eq!(read_all(&mut h), messages(8));
 }
 
@@ -423,6 +426,68 @@ fn unused_zeros_behind_an_earlier_segment_are_no_damage_but_other_bytes_before_t
     assert_eq!(h.disk.file(&segments(&disk)[1]).map(<[u8]>::len), Some(4 * FRAME_BYTES), "recovery cut them off");
 }
 
+/// The padding behind a closed segment's last message is its own; frames that a later segment holds are not.
+#[test]
+fn an_earlier_segment_ends_behind_its_padding_and_where_the_next_begins() {
+    let config = Config { pad_forces: 512, segment_bytes: 2048, ..plain() };
+    let disk = directory(&config, 4, 0);
+    let topic = inspect(&disk).0.expect("findings").topics.remove(0);
+    let closed = topic.segments()[0];
+    assert_eq!((closed.base, closed.length, closed.end), (0, 3 * 512, 3 * 512));
+    assert_eq!(read_all(&mut restarted(&config, &disk)), messages(4));
+
+    let mut disk = directory(&plain(), 4, 0);
+    let mut frame = Vec::new();
+    record::encode(&mut frame, salt(&disk, "default", 3), 3, 3, Kind::Message as u8, 0, |out| {
+        out.extend_from_slice(value(3).as_bytes());
+    });
+    disk.put(&segment(3), &frame);
+    assert_eq!(read_all(&mut restarted(&plain(), &disk)), messages(4));
+    // A run that ends above the begin of the next segment is no overlap.
+    let salt = salt(&disk, "default", 0);
+    let first = disk.file_mut(&segment(0));
+    first.truncate(2 * FRAME_BYTES);
+    record::encode(first, salt, 2, 2, Kind::LostRun as u8, 0, |out| out.extend_from_slice(&2u64.to_be_bytes()));
+    refused(&disk, "offset-mismatch");
+}
+
+/// Crash story: the topic without a name.
+#[test]
+fn a_topic_is_unfinished_while_both_its_slots_are_the_first_and_nothing_is_in_it() {
+    let first = watermark::SEQUENCE_UNFINISHED;
+    for (request, sequence, stays) in [
+        ("PING\n", first, false),
+        ("PING\n", first + 1, true),
+        ("PUB @t DURABLE x\n", first, true),
+        ("SEEK @t g start\n", first, true),
+    ] {
+        let mut h = started(plain());
+        let c = h.connect();
+        h.ask(c, format!("CREATE @t\n{request}").as_bytes());
+        h.kill(plain());
+        let slots = Watermark::read(h.disk.file("topics/t/watermark").expect("it"));
+        let mut slot = slots.current().expect("a slot");
+        assert!(slot.sequence > first);
+        slot.sequence = sequence;
+        *h.disk.file_mut("topics/t/watermark") = watermark::new_file(&slot);
+        let before = h.effects.len();
+        h.start();
+        let c = h.connect();
+        assert_eq!(h.ask(c, b"STATUS @t\n").starts_with("STATUS topic=t "), stays, "{request} {sequence}");
+        if !stays {
+            let mut open = BTreeSet::new();
+            for (_, effect) in &h.effects[before..] {
+                match effect {
+                    Effect::Open { file, path } if path.starts_with("topics/t/") => _ = open.insert(*file),
+                    Effect::CloseFile { file } => _ = open.remove(file),
+                    _ => {}
+                }
+            }
+            assert_eq!(open.len(), 0, "every file of it is closed");
+        }
+    }
+}
+
 #[test]
 fn p7_both_slots_unreadable_are_damage() {
     for clean in [false, true] {
@@ -560,6 +625,7 @@ fn a_directory_of_another_format_or_of_something_else_is_left_alone() {
     cases.push(("holiday", foreign));
     let mut half = NaiveDisk::default();
     half.put("plimsoll.toml", ours.file("plimsoll.toml").expect("it"));
+    half.put("lost+found/.keep", b"");
     cases.push(("topics", half));
     for (says, disk) in cases {
         let h = restarted(&plain(), &disk);
@@ -567,7 +633,8 @@ fn a_directory_of_another_format_or_of_something_else_is_left_alone() {
         assert_eq!(*kind, HaltKind::Directory, "{reason}");
         assert!(reason.contains(says) && reason.lines().count() == 1, "{reason}");
         assert_eq!((h.disk.files(), h.disk.dirs()), (disk.files(), disk.dirs()));
-        assert!(inspect(&disk).0.is_err());
+        let told = inspect(&disk).0.expect_err("refused");
+        assert!(told.contains(says) && told.lines().count() == 1, "{told}");
     }
     let mut mounted = NaiveDisk::default();
     mounted.put("lost+found/.keep", b"");
@@ -587,6 +654,21 @@ fn a_directory_that_cannot_be_read_is_told() {
     h.start();
     assert_eq!(h.halted.map(|halt| halt.kind), Some(HaltKind::IoFailure));
     assert_eq!(h.disk.files(), disk.files());
+    // What can't be opened or listed is not missing.
+    for path in [WATERMARK, "topics/default/topic.toml", "topics/default/groups"] {
+        let mut h = Harness::with_disk(plain(), disk.clone());
+        let looks =
+            move |effect: &Effect, of: &str| matches!(effect, Effect::Open { .. } | Effect::List { .. }) && of == path;
+        h.fail_next(looks, IoErrorKind::Other);
+        h.start();
+        assert_eq!(h.halted.map(|halt| halt.kind), Some(HaltKind::IoFailure), "{path}");
+        assert_eq!(h.disk.files(), disk.files());
+    }
+    // But these may be missing: a restored backup has no empty directories.
+    let mut restored = NaiveDisk::default();
+    disk.files().iter().for_each(|(path, bytes)| restored.put(path, bytes));
+    assert_eq!(restored.dirs().iter().find(|dir| dir.ends_with("/groups")), None);
+    assert_eq!(read_all(&mut restarted(&plain(), &restored)), messages(3));
 }
 
 #[test]
@@ -621,9 +703,15 @@ fn leftovers_are_removed_with_their_lines_after_the_anchoring_and_unknown_files_
         "topics/default/groups/g.offset.tmp",
         "topics/default/log/00000000000000000000.log.tmp",
         "topics/default/x.tmp",
+        "topics/file.tmp",
     ];
-    let unknown =
-        ["topics/default/notes.txt", "topics/default/log/12.log", "topics/default/groups/README", "topics/.hidden"];
+    let unknown = [
+        "topics/default/notes.txt",
+        "topics/default/log/12.log",
+        "topics/default/groups/README",
+        "topics/.hidden",
+        "topics/file",
+    ];
     tmp.iter().chain(&unknown).for_each(|path| disk.put(path, b"?"));
     disk.put("topics/new.tmp/log/00000000000000000000.log", b"");
     let mut h = restarted(&plain(), &disk);
@@ -640,6 +728,7 @@ fn leftovers_are_removed_with_their_lines_after_the_anchoring_and_unknown_files_
     let mut expected = vec![
         format!("TMP_REMOVED path={}", tmp[1]),
         format!("TMP_REMOVED path={}", tmp[2]),
+        format!("TMP_REMOVED path={}", tmp[3]),
         "TMP_REMOVED path=topics/new.tmp".to_owned(),
     ];
     expected.sort();
@@ -651,6 +740,10 @@ fn leftovers_are_removed_with_their_lines_after_the_anchoring_and_unknown_files_
         let at = lines.iter().position(|line| *line == format!("remove {what}")).expect("removed");
         assert!(at > anchored, "{what}");
     }
+    let last = |line: &str| lines.iter().rposition(|other| other == line);
+    assert!(last("forcedir topics") > last("rmdir topics/new.tmp"), "the removal is forced");
+    // Of a directory the name is made sure of first; a file was no topic.
+    assert_eq!((count(&lines, "mkdir topics/new"), count(&lines, "mkdir topics/file")), (1, 0));
     assert_eq!(read_all(&mut h), messages(4));
 }
 
@@ -662,6 +755,8 @@ fn segments_below_the_start_are_ignored_whatever_is_missing_and_removed_after_th
     // Crash story: unlinks out of order. And what is left of the first is damaged.
     disk.take_away(&paths[1]);
     disk.file_mut(&paths[0])[3] ^= 1;
+    let topic = inspect(&disk).0.expect("findings").topics.remove(0);
+    assert_eq!((topic.below_start(), topic.bytes), (&[0, 8][..], 8 * FRAME_BYTES as u64));
     let mut h = restarted(&config, &disk);
     assert_eq!(h.halted, None);
     assert_eq!(segments(&h.disk), paths[3..].to_vec(), "both are gone, and the rest is there");
@@ -750,6 +845,7 @@ fn a_clean_stop_leaves_nothing_to_copy_and_the_flag_is_cleared_before_anything_i
     let mut h = restarted(&plain(), &disk);
     let lines = trace(&h);
     assert_eq!((count(&lines, "create"), count(&lines, "rename"), count(&lines, "truncate")), (0, 0, 0), "{lines:?}");
+    assert_eq!(count(&lines, "force plimsoll.toml"), 1, "a restored backup may never have been forced");
     assert!(slots(&h.disk).current().is_some_and(|slot| !slot.clean));
     let is_ready = |effect: &Effect| matches!(effect, Effect::Report(report) if report.name == "READY");
     let ready = h.effects.iter().position(|(_, effect)| is_ready(effect)).expect("READY");
@@ -865,7 +961,7 @@ fn a_recovery_on_a_full_disk_gets_the_ballast() {
     h.hold(is_log_force);
     publish(&mut h, "WRITTEN", 5, 8);
     h.kill(config.clone());
-    for path in [".log.tmp", "g.offset.tmp"] {
+    for path in ["plimsoll.toml.tmp", ".log.tmp", "g.offset.tmp"] {
         let mut h = Harness::with_disk(config.clone(), h.disk.clone());
         h.fail_next(
             move |effect, at| matches!(effect, Effect::Create { .. }) && at.ends_with(path),

@@ -222,8 +222,7 @@ async fn copy_tail(
     }
     found.segments.push(new);
     // Also what an interrupted recovery left behind the base of a later segment.
-    let closed = found.segments.len() - 1;
-    for segment in &mut found.segments[..closed] {
+    for segment in &mut found.segments {
         if segment.length > segment.end {
             io.call(Effect::Truncate { file: segment.file, length: segment.end }).await.map_err(Trouble::Halt)?;
             io.force(segment.file).await.map_err(Trouble::Halt)?;

@@ -99,3 +99,26 @@ impl Scan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_at_the_end_of_a_file_is_named() {
+        let mut bytes = Vec::new();
+        record::encode(&mut bytes, Salt(7), 5, 5, record::Kind::Message as u8, 0, |out| out.push(b'x'));
+        for (left, invalid) in [
+            (0, None),
+            (1, Some(Invalid::ShortHeader)),
+            (15, Some(Invalid::ShortHeader)),
+            (16, Some(Invalid::ShortPayload)),
+            (29, Some(Invalid::ShortPayload)),
+        ] {
+            let mut scan = Scan::new(Salt(7), 0, 5);
+            scan.push(&bytes[..left]);
+            let Step::NeedBytes(needed) = scan.step() else { panic!("a whole frame of {left} bytes") };
+            assert_eq!(scan.at_end(needed), invalid, "{left}");
+        }
+    }
+}
