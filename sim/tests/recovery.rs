@@ -845,7 +845,7 @@ fn a_clean_stop_leaves_nothing_to_copy_and_the_flag_is_cleared_before_anything_i
     let mut h = restarted(&plain(), &disk);
     let lines = trace(&h);
     assert_eq!((count(&lines, "create"), count(&lines, "rename"), count(&lines, "truncate")), (0, 0, 0), "{lines:?}");
-    assert_eq!(count(&lines, "force plimsoll.toml"), 1, "a restored backup may never have been forced");
+    assert_eq!(count(&lines, "force plimsoll.toml"), 1, "{lines:?}");
     assert!(slots(&h.disk).current().is_some_and(|slot| !slot.clean));
     let is_ready = |effect: &Effect| matches!(effect, Effect::Report(report) if report.name == "READY");
     let ready = h.effects.iter().position(|(_, effect)| is_ready(effect)).expect("READY");
@@ -855,6 +855,17 @@ fn a_clean_stop_leaves_nothing_to_copy_and_the_flag_is_cleared_before_anything_i
     let before = trace(&h).len();
     h.kill_and_restart(plain());
     assert_eq!(count(&trace(&h)[before..], "create topics/default/log"), 1);
+}
+
+/// A restored backup may never have been forced.
+#[test]
+fn every_segment_is_forced_at_every_start() {
+    let config = Config { segment_bytes: 512, ..plain() };
+    for disk in [clean_directory(&config, 18), directory(&config, 18, 0)] {
+        let lines = trace(&restarted(&config, &disk));
+        let closed = segments(&disk)[..4].iter().filter(|path| lines.contains(&format!("force {path}"))).count();
+        assert_eq!(closed, 4, "{lines:?}");
+    }
 }
 
 #[test]
