@@ -204,9 +204,10 @@ pub(crate) async fn replace(io: &Io, dir: &str, path: &str, bytes: Bytes) -> Res
         return Err(trouble);
     }
     io.rename(&tmp, path).await.map_err(Trouble::Halt)?;
-    if planted!(io, NoDirectoryForceAtAck) && layout::is_of_groups(path)
-        || planted!(io, NoDirectoryForceAtAlter) && path == layout::topic_toml(dir)
-    {
+    if planted!(io, NoDirectoryForceAtAck) && layout::is_of_groups(path) {
+        return Ok(());
+    }
+    if planted!(io, NoDirectoryForceAtAlter) && path == layout::topic_toml(dir) {
         return Ok(());
     }
     io.force_dir(dir).await.map_err(Trouble::Halt)
