@@ -957,6 +957,17 @@ fn a_clean_stop_leaves_nothing_to_copy_and_the_flag_is_cleared_before_anything_i
     assert_eq!(count(&trace(&h)[before..], "create topics/default/log"), 1);
 }
 
+/// A restored backup may never have been forced.
+#[test]
+fn every_segment_is_forced_at_every_start() {
+    let config = Config { segment_bytes: 512, ..plain() };
+    for disk in [clean_directory(&config, 18), directory(&config, 18, 0)] {
+        let lines = trace(&restarted(&config, &disk));
+        let closed = segments(&disk)[..4].iter().filter(|path| lines.contains(&format!("force {path}"))).count();
+        assert_eq!(closed, 4, "{lines:?}");
+    }
+}
+
 #[test]
 fn after_an_unclean_stop_the_tail_is_copied_and_groups_and_directories_are_made_sure_of() {
     let mut h = started(plain());
