@@ -112,6 +112,12 @@ impl Harness {
         self.run();
     }
 
+    /// The operator wants another configuration. Runs until all is quiet.
+    pub fn reconfigure(&mut self, config: Config) {
+        self.tell(Event::Reconfigure { config: Box::new(config), kept_elsewhere: Vec::new() });
+        self.run();
+    }
+
     /// A new client.
     pub fn connect(&mut self) -> ConnectionId {
         let connection = ConnectionId(self.clients.len() as u64);

@@ -209,10 +209,11 @@ fn answer_below(
     connections: &mut BTreeMap<ConnectionId, Connection>,
     to_serve: &mut BTreeSet<ConnectionId>,
 ) {
+    // A batch is one frame: with its first message all of it has passed the mark.
     while let Some(waiter) = waiting.front().copied().filter(|waiter| waiter.offset < mark) {
         waiting.pop_front();
         if let Some(client) = connections.get_mut(&waiter.connection) {
-            client.answer(waiter.request, Slot::Published { offset: waiter.offset, level });
+            client.answer(waiter.request, Slot::Published { offset: waiter.offset, level, batch: waiter.batch });
             to_serve.insert(waiter.connection);
         }
     }
