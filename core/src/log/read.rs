@@ -216,6 +216,10 @@ pub(crate) async fn find_time(
         let Some(base) = base.filter(|base| *base < limit) else { return Ok(limit) };
         let Entry { offset, position, .. } =
             sidecar::begin(&io, &topic, base, |places| places.locate_time(time_ms)).await;
+        // Above the limit there may be frames that are not written yet.
+        if offset >= limit {
+            return Ok(limit);
+        }
         let (start, place) = {
             let topic = topic.borrow();
             let segment = topic.segment_of(base).filter(|segment| segment.base == base);
