@@ -116,7 +116,7 @@ mod tests {
             (29, Some(Invalid::ShortPayload)),
         ] {
             let mut scan = Scan::new(Salt(7), 0, 5);
-            scan.push(&bytes[..left]);
+            scan.push(&Bytes::copy_from_slice(&bytes[..left]));
             let Step::NeedBytes(needed) = scan.step() else { panic!("a whole frame of {left} bytes") };
             assert_eq!(scan.at_end(needed), invalid, "{left}");
         }
