@@ -208,6 +208,11 @@ impl Harness {
         self.now
     }
 
+    /// When the broker wants to be woken, milliseconds from now, rounded down.
+    pub fn wakes_in_ms(&self) -> Option<u64> {
+        self.broker.next_wake().map(|wake| wake.saturating_sub(self.now.monotonic_ns) / 1_000_000)
+    }
+
     /// Lets milliseconds pass; the broker is woken when it wants to be.
     pub fn advance_ms(&mut self, ms: u64) {
         self.advance_ns(ms * 1_000_000);
@@ -575,6 +580,11 @@ impl NaiveDisk {
     /// Takes a file away, as a person would. Panics where there is none.
     pub fn take_away(&mut self, path: &str) {
         self.files.remove(path).unwrap_or_else(|| panic!("no file {path}"));
+    }
+
+    /// How many files stand open.
+    pub fn open_files(&self) -> usize {
+        self.handles.values().filter(|handle| handle.open).count()
     }
 
     /// Forgets every open file, as the end of a process does.
