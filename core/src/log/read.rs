@@ -228,10 +228,11 @@ pub(crate) async fn find_time(
         let mut found = None;
         let Some(place) = place else { continue };
         find(&io, place, place.end, &mut |_, frame| {
-            let hit =
-                (start..limit).contains(&frame.offset) && frame.time_ms().is_some_and(|accepted| accepted >= time_ms);
+            // The start may lie within a batch, whose messages are all of one time.
+            let is_there = frame.offset < limit && frame.offset + frame.count > start;
+            let hit = is_there && frame.time_ms().is_some_and(|accepted| accepted >= time_ms);
             if hit {
-                found = Some(frame.offset);
+                found = Some(frame.offset.max(start));
             }
             !hit && frame.offset + frame.count < limit
         })
