@@ -192,7 +192,8 @@ impl Config {
             }
         }
         for row in &SETTINGS {
-            if self.topic_defaults.get(row.setting) != wanted.topic_defaults.get(row.setting) {
+            let value = |config: &Config| config.topic_defaults.get(row.setting).unwrap_or(row.default);
+            if value(self) != value(wanted) {
                 reload.changed.push(row.name);
             }
         }

@@ -158,6 +158,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_ours_is_known_by_its_name() {
+        for ours in ["LOCK", "plimsoll.toml", "ballast", "topics", "lost+found"] {
+            assert!(is_data_entry(ours) && !is_topic_entry(ours), "{ours}");
+        }
+        for ours in ["topic.toml", "watermark", "log", "groups", "queues"] {
+            assert!(is_topic_entry(ours) && !is_data_entry(ours), "{ours}");
+        }
+    }
+
+    #[test]
     fn a_leftover_of_a_topic_tells_its_name() {
         assert_eq!(topic_left_behind("topics/orders.tmp"), Some("topics/orders"));
         for other in ["topics/orders", "topics/.tmp", "topics/orders/log.tmp", "plimsoll.toml.tmp"] {

@@ -383,6 +383,8 @@ mod tests {
         ] {
             assert_eq!(decode(&header(length), Salt(0)), expected, "{length}");
         }
+        assert_eq!((LENGTH_MIN, LENGTH_MAX, PADDING_BYTES_MIN), (14, 16_842_752, 30));
+        assert_eq!(alloc::format!("{}", Invalid::BadLength), "bad-length");
     }
 
     #[test]

@@ -137,3 +137,16 @@ fn the_largest_window_is_told() {
     let status = h.ask(c, b"STATUS\n");
     assert!(status.contains(" unforcedMax=3 unforcedMaxMs=50\n"), "{status}");
 }
+
+#[test]
+fn what_a_force_takes_is_told() {
+    let mut h = started(plain());
+    let c = h.connect();
+    h.hold(is_log_force);
+    h.ask(c, b"PUB DURABLE x\n");
+    h.advance_ns(3_500_000);
+    h.release();
+    h.run();
+    let status = h.ask(c, b"STATUS\n");
+    assert!(status.contains(" forces=1 forceMeanUs=3500 forceTotalMs=3 "), "{status}");
+}

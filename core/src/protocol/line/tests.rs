@@ -475,6 +475,27 @@ fn single_bytes_do_not_cost_a_piece_each() {
 }
 
 #[test]
+fn a_small_piece_joins_a_small_one() {
+    for (first, second, pieces) in
+        [(1, 511, 1), (1, 512, 2), (511, 511, 1), (4095, 511, 1), (4096, 511, 2), (4096, 512, 2)]
+    {
+        let mut input = Input::default();
+        input.push(Bytes::from(vec![b'x'; first]));
+        input.push(Bytes::from(vec![b'x'; second]));
+        assert_eq!(input.pieces().count(), pieces, "{first} {second}");
+    }
+}
+
+#[test]
+fn bodies_are_equal_when_their_bytes_are() {
+    let body = |pieces: &[&'static [u8]]| Body::Many(pieces.iter().map(|piece| Bytes::from_static(piece)).collect());
+    assert_eq!(body(&[b"ab", b"c"]), body(&[b"a", b"bc"]));
+    assert_ne!(body(&[b"ab", b"c"]), body(&[b"ab", b"d"]));
+    assert_ne!(body(&[b"ab"]), body(&[b"ab", b"c"]));
+    assert!(body(&[b"", b""]).is_empty() && !body(&[b"", b"a"]).is_empty());
+}
+
+#[test]
 fn headers_are_counted() {
     let publish = |count: usize| {
         let mut stream = b"PUBN DURABLE 1".to_vec();
