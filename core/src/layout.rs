@@ -66,9 +66,14 @@ pub fn log(dir: &str) -> String {
     format!("{dir}/log")
 }
 
+/// What a topic remembers of producers whose messages are gone.
+pub fn producers(dir: &str) -> String {
+    format!("{dir}/producers")
+}
+
 /// Whether a name in a topic's directory is ours.
 pub fn is_topic_entry(name: &str) -> bool {
-    matches!(name, "topic.toml" | "watermark" | "log" | "groups" | "queues")
+    matches!(name, "topic.toml" | "watermark" | "producers" | "log" | "groups" | "queues")
 }
 
 /// Whether a path lies in a topic's directory of ordered groups.

@@ -93,6 +93,13 @@ fn a_quiet_topic_is_forced() {
     let before = forces(&h);
     h.ask(c, b"PUB WRITTEN x\n");
     assert_eq!(forces(&h), before);
+    // Nor is the topic quiet while something is published.
+    h.advance_ms(10);
+    h.ask(c, b"PUB WRITTEN x\n");
+    h.advance_ms(19);
+    assert_eq!(forces(&h), before);
+    h.advance_ms(20);
+    assert_eq!(line(&mut h), "durable=3");
 }
 
 #[test]

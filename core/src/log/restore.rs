@@ -82,12 +82,18 @@ pub(crate) async fn restore(
         io.force(segment.file).await.map_err(Trouble::Halt)?;
     }
     force_file(io, layout::topic_toml(&dir)).await?;
+    if found.dedup.is_stored {
+        force_file(io, layout::producers(&dir)).await?;
+    }
     for path in [layout::log(&dir), layout::groups(&dir), layout::queues(&dir)] {
         io.make_dir(&path).await.map_err(Trouble::full_or_halt)?;
         io.force_dir(&path).await.map_err(Trouble::Halt)?;
     }
     io.force_dir(&dir).await.map_err(Trouble::Halt)?;
 
+    if !planted!(io, WindowForgotten) {
+        topic.dedup = core::mem::take(&mut found.dedup);
+    }
     let last = found.segments.len() - 1;
     for (at, mut segment) in core::mem::take(&mut found.segments).into_iter().enumerate() {
         if at < last {

@@ -155,6 +155,16 @@ mod hunt {
             Planted::ValidFrameIsEvidence | Planted::EvidenceOffByOne => {
                 vec![lean("plan, payload bytes", "700", 50), lean("after write * of */log/", "power lost", 10)]
             }
+            Planted::BatchInTwoFrames => vec![
+                lean("plan, batches", "yes", 80),
+                lean("client *, action", "publishes a batch", 40),
+                lean("after write * of */log/", "power lost", 10),
+            ],
+            Planted::WindowForgotten | Planted::RepeatAnsweredAtOnce => vec![
+                lean("plan, producers with ids", "1", 80),
+                lean("client *, action", "publishes with an id", 30),
+                lean("client *, action", "repeats a publish", 30),
+            ],
             Planted::NoTailCopy => [failing_forces(), vec![lean("force * of */log/", "fails", 20)]].concat(),
             Planted::SidecarBelieved => [
                 tiny_segments(),
