@@ -155,12 +155,6 @@ impl Frame<'_> {
         HEADER_BYTES + self.payload.len()
     }
 
-    /// When it was built, milliseconds since 1970 by the wall clock then.
-    pub fn timestamp_ms(&self) -> i64 {
-        let bytes = self.payload.get(5..PREFIX_BYTES).and_then(|bytes| bytes.try_into().ok());
-        bytes.map_or(i64::MIN, i64::from_be_bytes)
-    }
-
     /// What had been forced before the frame was built: proof that everything below was durable once.
     /// `None` where the lag is saturated or larger than the offset.
     pub fn evidence(&self) -> Option<u64> {

@@ -346,9 +346,15 @@ impl Model {
 
     /// A request to publish is sent.
     pub fn asked(&mut self, number: usize) {
-        if let Some(repeats) = &mut self.attempts[number].repeats {
-            repeats.asked += 1;
-            repeats.unknown += 1;
+        let Some(repeats) = &mut self.attempts[number].repeats else { return };
+        repeats.asked += 1;
+        repeats.unknown += 1;
+        // One that was refused may be stored after all, now that it is sent again.
+        let together = self.together(number);
+        for attempt in &mut self.attempts[together] {
+            if attempt.fate == Fate::Refused {
+                attempt.fate = Fate::Unanswered;
+            }
         }
     }
 

@@ -216,6 +216,10 @@ pub(crate) async fn find_time(
         let Some(base) = base.filter(|base| *base < limit) else { return Ok(limit) };
         let Entry { offset, position, .. } =
             sidecar::begin(&io, &topic, base, |places| places.locate_time(time_ms)).await;
+        // Above the limit there may be frames that are not written yet.
+        if offset >= limit {
+            return Ok(limit);
+        }
         let (start, place) = {
             let topic = topic.borrow();
             let segment = topic.segment_of(base).filter(|segment| segment.base == base);
@@ -224,10 +228,11 @@ pub(crate) async fn find_time(
         let mut found = None;
         let Some(place) = place else { continue };
         find(&io, place, place.end, &mut |_, frame| {
-            let hit =
-                (start..limit).contains(&frame.offset) && frame.time_ms().is_some_and(|accepted| accepted >= time_ms);
+            // The start may lie within a batch, whose messages are all of one time.
+            let is_there = frame.offset < limit && frame.offset + frame.count > start;
+            let hit = is_there && frame.time_ms().is_some_and(|accepted| accepted >= time_ms);
             if hit {
-                found = Some(frame.offset);
+                found = Some(frame.offset.max(start));
             }
             !hit && frame.offset + frame.count < limit
         })
