@@ -13,7 +13,11 @@ pub struct Config {
     pub segment_bytes: u64,
     /// The largest payload admitted (key, headers and value together count as one). Default 64 KiB, at most 16 MiB.
     pub payload_bytes_max: u32,
-    /// Messages of a topic that have an offset and wait for a write to begin. Default 1024.
+    /// The most bytes of one published batch (`PUBB`), with the length of each message. Default 1 MiB, at most 8 MiB: with what each
+    /// message costs beside that it is then still a frame that every reader takes.
+    pub publish_batch_bytes_max: u32,
+    /// Messages of a topic that have an offset and wait for a write to begin. Default 1024. Also the most messages of one
+    /// published batch: it gets its offsets as a whole.
     pub queue_messages: u32,
     /// Bytes of a topic that have an offset and are not written yet. Default 64 MiB.
     pub queue_bytes: u64,
@@ -51,6 +55,9 @@ pub struct Config {
     pub topics_max: u32,
     /// Groups of one topic at most. Default 1,000.
     pub groups_max: u32,
+    /// Producers of one topic whose publishes are remembered, at most. The one whose last publish is the oldest goes. Each costs about
+    /// 60 bytes for each of its `dedup-sequences`. Default 1,000.
+    pub producers_max: u32,
     /// After this long without a publish, the line is anchored, milliseconds. Default 500.
     pub idle_anchor_ms: u64,
     /// The size of the ballast that a full disk gives back. Default 4 MiB; 0: none.
@@ -81,6 +88,7 @@ impl Default for Config {
         Config {
             segment_bytes: 64 << 20,
             payload_bytes_max: 64 << 10,
+            publish_batch_bytes_max: 1 << 20,
             queue_messages: 1024,
             queue_bytes: 64 << 20,
             batch_messages: 256,
@@ -99,6 +107,7 @@ impl Default for Config {
             auto_create: false,
             topics_max: 10_000,
             groups_max: 1_000,
+            producers_max: 1_000,
             idle_anchor_ms: 500,
             ballast_bytes: 4 << 20,
             disk_full_retry_ms: 500,
@@ -192,7 +201,8 @@ impl Config {
             }
         }
         for row in &SETTINGS {
-            if self.topic_defaults.get(row.setting) != wanted.topic_defaults.get(row.setting) {
+            let value = |config: &Config| config.topic_defaults.get(row.setting).unwrap_or(row.default);
+            if value(self) != value(wanted) {
                 reload.changed.push(row.name);
             }
         }
@@ -205,9 +215,10 @@ impl Config {
     /// # Errors
     /// One sentence that names the setting, its range and what was given.
     pub fn validate(&self) -> Result<(), String> {
-        let ranges: [(&str, u64, u64, u64); 11] = [
+        let ranges: [(&str, u64, u64, u64); 13] = [
             ("segment-bytes", self.segment_bytes, 512, 1 << 40),
             ("max-payload", self.payload_bytes_max as u64, 1, record::PAYLOAD_BYTES_CEILING as u64),
+            ("max-publish-batch", self.publish_batch_bytes_max as u64, 1, record::BATCH_BYTES_CEILING as u64),
             ("queue-messages", self.queue_messages as u64, 1, 1 << 24),
             ("queue-bytes", self.queue_bytes, 1, 1 << 40),
             ("batch-messages", self.batch_messages as u64, 1, 1 << 20),
@@ -217,6 +228,7 @@ impl Config {
             ("max-unanswered", self.unanswered_max as u64, 1, 1 << 20),
             ("max-unsent-bytes", self.unsent_bytes_max, 1, 1 << 40),
             ("max-fetch-bytes", self.fetch_bytes_max, 1, 1 << 30),
+            ("max-producers", self.producers_max as u64, 1, 1 << 20),
         ];
         for (name, value, min, max) in ranges {
             if value < min || value > max {
@@ -253,9 +265,10 @@ mod tests {
     #[test]
     fn every_range_ends_where_the_sentence_says() {
         type Set = fn(&mut Config, u64);
-        let ranges: [(&str, Set, u64, u64); 12] = [
+        let ranges: [(&str, Set, u64, u64); 14] = [
             ("segment-bytes", |config, n| config.segment_bytes = n, 512, 1_099_511_627_776),
             ("max-payload", |config, n| config.payload_bytes_max = n as u32, 1, 16_777_216),
+            ("max-publish-batch", |config, n| config.publish_batch_bytes_max = n as u32, 1, 8_388_608),
             ("queue-messages", |config, n| config.queue_messages = n as u32, 1, 16_777_216),
             ("queue-bytes", |config, n| config.queue_bytes = n, 1, 1_099_511_627_776),
             ("batch-messages", |config, n| config.batch_messages = n as u32, 1, 1_048_576),
@@ -265,6 +278,7 @@ mod tests {
             ("max-unanswered", |config, n| config.unanswered_max = n as u32, 1, 1_048_576),
             ("max-unsent-bytes", |config, n| config.unsent_bytes_max = n, 1, 1_099_511_627_776),
             ("max-fetch-bytes", |config, n| config.fetch_bytes_max = n, 1, 1_073_741_824),
+            ("max-producers", |config, n| config.producers_max = n as u32, 1, 1_048_576),
             ("max-fetch-wait", |config, n| config.fetch_wait_ms_max = n, 0, 86_400_000),
         ];
         assert_eq!(refused(|_| {}), None);

@@ -3,7 +3,7 @@
 use crate::effect::{FileId, ReplyPart};
 use crate::io::TopicId;
 use crate::log::group_commit::Mark;
-use crate::protocol::line::{self, LineCodec};
+use crate::protocol::line::{self, Limits, LineCodec};
 use crate::protocol::{Input, Level, Reply, Request};
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -15,8 +15,8 @@ use bytes::Bytes;
 pub(crate) enum Slot {
     /// The request is being carried out.
     Waiting,
-    /// `OK <offset> <level>`.
-    Published { offset: u64, level: Level },
+    /// `OK <offset> <level>`, for a batch also its count.
+    Published { offset: u64, level: Level, batch: Option<u32> },
     /// Encoded.
     Bytes(Vec<u8>),
     /// Encoded, and a range of a file behind it.
@@ -35,7 +35,7 @@ impl Slot {
     fn bytes(&self) -> u64 {
         match self {
             Slot::Waiting => 0,
-            Slot::Published { .. } => 40,
+            Slot::Published { .. } => 50,
             Slot::Bytes(bytes) => bytes.len() as u64,
             Slot::Raw { head, .. } => head.len() as u64,
         }
@@ -84,10 +84,10 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(payload_bytes_max: u32, now_ns: u64) -> Connection {
+    pub(crate) fn new(limits: Limits, now_ns: u64) -> Connection {
         Connection {
             input: Input::default(),
-            codec: LineCodec::new(payload_bytes_max),
+            codec: LineCodec::new(limits),
             slots: VecDeque::new(),
             first_slot: 0,
             owed: 0,
@@ -151,8 +151,8 @@ impl Connection {
             self.owed -= slot.bytes();
             match slot {
                 Slot::Waiting => unreachable!("counted as due"),
-                Slot::Published { offset, level } => {
-                    line::encode_reply(&mut out, &Reply::Published { offset, level });
+                Slot::Published { offset, level, batch } => {
+                    line::encode_reply(&mut out, &Reply::Published { offset, level, batch });
                 }
                 // A large reply goes out as it lies.
                 Slot::Bytes(bytes) if out.is_empty() => out = bytes,

@@ -66,9 +66,14 @@ pub fn log(dir: &str) -> String {
     format!("{dir}/log")
 }
 
+/// What a topic remembers of producers whose messages are gone.
+pub fn producers(dir: &str) -> String {
+    format!("{dir}/producers")
+}
+
 /// Whether a name in a topic's directory is ours.
 pub fn is_topic_entry(name: &str) -> bool {
-    matches!(name, "topic.toml" | "watermark" | "log" | "groups" | "queues")
+    matches!(name, "topic.toml" | "watermark" | "producers" | "log" | "groups" | "queues")
 }
 
 /// Whether a path lies in a topic's directory of ordered groups.
@@ -154,6 +159,16 @@ mod tests {
         assert_eq!(parse_index("00000000000000000123.index"), Some(123));
         for bad in ["123.index", "00000000000000000123.log", "00000000000000000123.index.tmp"] {
             assert_eq!(parse_index(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_ours_is_known_by_its_name() {
+        for ours in ["LOCK", "plimsoll.toml", "ballast", "topics", "lost+found"] {
+            assert!(is_data_entry(ours) && !is_topic_entry(ours), "{ours}");
+        }
+        for ours in ["topic.toml", "watermark", "log", "groups", "queues"] {
+            assert!(is_topic_entry(ours) && !is_data_entry(ours), "{ours}");
         }
     }
 

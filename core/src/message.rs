@@ -1,6 +1,6 @@
-//! What a frame's payload says: time, producer, key, headers, value.
+//! What a frame's payload says: time, producer, key, headers, value; and the messages of a batch.
 
-use crate::record::{HAS_HEADERS, HAS_KEY, HAS_PRODUCER, Kind, PREFIX_BYTES};
+use crate::record::{Frame, HAS_HEADERS, HAS_KEY, HAS_PRODUCER, Kind, PREFIX_BYTES};
 use alloc::vec::Vec;
 
 /// A stored message, borrowed from its frame's payload.
@@ -23,11 +23,15 @@ impl<'a> Message<'a> {
     /// checksum, only another writer can have done). Never panics.
     pub fn parse(payload: &'a [u8]) -> Option<Message<'a>> {
         let kind_byte = *payload.get(4)?;
+        let timestamp_ms = i64::from_be_bytes(payload.get(5..PREFIX_BYTES)?.try_into().ok()?);
+        Message::parse_body(kind_byte, timestamp_ms, payload.get(PREFIX_BYTES..)?)
+    }
+
+    fn parse_body(kind_byte: u8, timestamp_ms: i64, body: &'a [u8]) -> Option<Message<'a>> {
         if Kind::from_byte(kind_byte)? != Kind::Message {
             return None;
         }
-        let timestamp_ms = i64::from_be_bytes(payload.get(5..PREFIX_BYTES)?.try_into().ok()?);
-        let mut rest = Cursor(payload.get(PREFIX_BYTES..)?);
+        let mut rest = Cursor(body);
         let producer = match kind_byte & HAS_PRODUCER {
             0 => None,
             _ => Some((u64::from_be_bytes(rest.take(8)?.try_into().ok()?), rest.u32()?)),
@@ -53,11 +57,84 @@ impl<'a> Message<'a> {
         Some(Message { timestamp_ms, producer, key, headers, value: rest.0 })
     }
 
+    /// How many bytes its key, its headers and its value take as they are stored.
+    pub fn bytes(&self) -> usize {
+        self.key.map_or(0, <[u8]>::len) + self.headers.len() + self.value.len()
+    }
+
     /// The headers as (name, value), in the order in which they were published.
     pub fn headers(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         let mut rest = Cursor(self.headers);
         core::iter::from_fn(move || rest.header())
     }
+}
+
+/// The messages of a frame, each with its offset; `None` where it holds none, or what is no message.
+pub fn messages<'a>(frame: &Frame<'a>) -> Option<Messages<'a>> {
+    let timestamp_ms = frame.time_ms()?;
+    if frame.kind == Kind::Message {
+        let one = Some(Message::parse(frame.payload)?);
+        return Some(Messages { one, rest: Cursor(&[]), left: 0, offset: frame.offset, timestamp_ms });
+    }
+    let mut rest = Cursor(&frame.payload[PREFIX_BYTES..]);
+    let left = rest.u32()?;
+    Some(Messages { one: None, rest, left, offset: frame.offset, timestamp_ms })
+}
+
+/// Goes through the messages of one frame, see [`messages`].
+#[derive(Clone, Debug)]
+pub struct Messages<'a> {
+    one: Option<Message<'a>>,
+    rest: Cursor<'a>,
+    left: u32,
+    offset: u64,
+    timestamp_ms: i64,
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = (u64, Message<'a>);
+
+    fn next(&mut self) -> Option<(u64, Message<'a>)> {
+        if let Some(message) = self.one.take() {
+            return Some((self.offset, message));
+        }
+        self.left = self.left.checked_sub(1)?;
+        let offset = self.offset;
+        self.offset += 1;
+        Some((offset, self.rest.batched(self.timestamp_ms)?))
+    }
+}
+
+/// Whether these bytes are the value of a batch: as many messages as it says, each with at least one byte, and nothing else.
+pub(crate) fn is_batch(value: &[u8]) -> bool {
+    let mut rest = Cursor(value);
+    let Some(count) = rest.u32() else { return false };
+    // Each takes bytes, so a count that is made up ends soon.
+    (0..count).all(|_| rest.batched(0).is_some_and(|message| !message.value.is_empty())) && rest.0.is_empty()
+}
+
+/// How many bytes the value of a batch takes whose messages take `bytes` together as they are published: each its length
+/// (u32) and its value.
+pub fn batch_bytes(producer: bool, count: u32, bytes: usize) -> usize {
+    4 + count as usize + bytes + if producer { 12 } else { 0 }
+}
+
+/// Appends what stands before the value of a batch's next message. Before the first one stands how many there are, u32; the producer
+/// and its sequence, which name the batch, stand in the first.
+pub fn encode_batched_head(out: &mut Vec<u8>, producer: Option<(u64, u32)>, value: usize) {
+    let head = if producer.is_some() { 13 } else { 1 };
+    out.extend_from_slice(&(head + value as u32).to_be_bytes());
+    out.push(Kind::Message as u8 | flags(producer.is_some(), false, false));
+    encode_head(out, producer, None, &[(b"", b""); 0]);
+}
+
+/// The producer and the sequence that name what a frame holds: a message, or a batch as a whole.
+pub fn producer_of(frame: &Frame<'_>) -> Option<(u64, u32)> {
+    // Most messages have none: those are not looked into.
+    if frame.kind == Kind::Message && frame.payload[4] & HAS_PRODUCER == 0 {
+        return None;
+    }
+    messages(frame)?.next()?.1.producer
 }
 
 /// The flags of the kind byte for a message with these parts.
@@ -104,6 +181,7 @@ pub fn encode_head(
     }
 }
 
+#[derive(Clone, Debug)]
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
@@ -121,6 +199,13 @@ impl<'a> Cursor<'a> {
         Some(u32::from_be_bytes(self.take(4)?.try_into().ok()?))
     }
 
+    /// The next message of a batch.
+    fn batched(&mut self, timestamp_ms: i64) -> Option<Message<'a>> {
+        let length = self.u32()? as usize;
+        let (kind_byte, body) = self.take(length)?.split_first()?;
+        Message::parse_body(*kind_byte, timestamp_ms, body)
+    }
+
     fn header(&mut self) -> Option<(&'a [u8], &'a [u8])> {
         let name_length = self.u16()? as usize;
         let name = self.take(name_length)?;
@@ -132,7 +217,10 @@ impl<'a> Cursor<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::Body;
+    use crate::record::{self, Decoded, Salt};
     use alloc::vec;
+    use bytes::Bytes;
     use proptest::collection::vec as any_vec;
     use proptest::prelude::*;
 
@@ -202,6 +290,40 @@ mod tests {
             prop_assert_eq!((message.key, message.value), (key.as_deref(), &value[..]));
             let back: Headers = message.headers().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
             prop_assert_eq!(back, headers);
+        }
+
+        /// Also from any pieces in which it was received.
+        #[test]
+        fn the_messages_of_a_batch_come_back(
+            offset in 0..u64::MAX - 20,
+            time: i64,
+            values in any_vec(any_vec(any::<u8>(), 1..40), 1..20),
+            piece in 1usize..30,
+            producer: Option<(u64, u32)>,
+        ) {
+            let mut sent = Vec::new();
+            for value in &values {
+                sent.extend_from_slice(&(value.len() as u32).to_be_bytes());
+                sent.extend_from_slice(value);
+            }
+            let body = Body::Many(sent.chunks(piece).map(Bytes::copy_from_slice).collect());
+            let (mut reader, mut frame) = (body.reader(), Vec::new());
+            record::encode(&mut frame, Salt(3), offset, offset, Kind::Batch as u8, time, |out| {
+                out.extend_from_slice(&(values.len() as u32).to_be_bytes());
+                for at in 0..values.len() {
+                    let length = reader.u32().expect("a length") as usize;
+                    encode_batched_head(out, producer.filter(|_| at == 0), length);
+                    assert!(reader.read(length, |piece| out.extend_from_slice(piece)));
+                }
+            });
+            prop_assert_eq!(reader.u32(), None);
+            prop_assert_eq!(frame.len(), record::OVERHEAD_BYTES + batch_bytes(producer.is_some(), values.len() as u32, sent.len()));
+            let Decoded::Frame(frame) = record::decode(&frame, Salt(3)) else { panic!("not a frame") };
+            prop_assert_eq!((frame.count, frame.time_ms()), (values.len() as u64, Some(time)));
+            prop_assert_eq!(producer_of(&frame), producer);
+            let back: Vec<(u64, &[u8], i64)> =
+                messages(&frame).expect("a batch").map(|(offset, m)| (offset, m.value, m.timestamp_ms)).collect();
+            prop_assert!(back.into_iter().eq(values.iter().zip(offset..).map(|(value, at)| (at, &value[..], time))));
         }
 
         #[test]

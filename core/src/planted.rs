@@ -77,6 +77,12 @@ pub enum Planted {
     SeekUnbounded,
     /// Story 14: what the groups have acknowledged is no evidence.
     GroupsNoEvidence,
+    /// A batch is written as two frames.
+    BatchInTwoFrames,
+    /// What was published before a restart is not remembered.
+    WindowForgotten,
+    /// A repeated publish is answered at once, whatever level it asks for.
+    RepeatAnsweredAtOnce,
     /// A sidecar is believed: nobody looks whose it is, nor what stands where it says. Either alone does no harm.
     SidecarBelieved,
 }
@@ -84,7 +90,7 @@ pub enum Planted {
 #[cfg(feature = "planted")]
 impl Planted {
     /// All of them, each with the promise that it breaks.
-    pub const ALL: [(Planted, &'static str); 36] = [
+    pub const ALL: [(Planted, &'static str); 39] = [
         (Planted::AcknowledgeBeforeForce, "P3"),
         (Planted::ReplyBeforeCompletion, "P3"),
         (Planted::ReplyBeforeSlot, "P3"),
@@ -120,6 +126,9 @@ impl Planted {
         (Planted::HoleBelowStart, "P8"),
         (Planted::SeekUnbounded, "P5"),
         (Planted::GroupsNoEvidence, "P7"),
+        (Planted::BatchInTwoFrames, "P2"),
+        (Planted::WindowForgotten, "P16"),
+        (Planted::RepeatAnsweredAtOnce, "P3"),
         (Planted::SidecarBelieved, "P1"),
     ];
 }

@@ -5,6 +5,7 @@
 //! payload that happens to contain a valid frame (a backup of a segment, an attacker's message) can't be taken
 //! for one (crash story: the smuggled frame), and a segment copied in from elsewhere is recognised.
 
+use crate::message;
 use alloc::vec::Vec;
 use core::fmt;
 use core::hash::Hasher;
@@ -20,6 +21,10 @@ pub const LENGTH_MIN: u32 = PREFIX_BYTES as u32 + 1;
 pub const LENGTH_MAX: u32 = (16 << 20) + (64 << 10);
 /// The largest limit that can be configured for what is admitted.
 pub const PAYLOAD_BYTES_CEILING: u32 = 16 << 20;
+/// The largest limit that can be configured for a published batch: each of its messages is published with its length and a byte at
+/// least, and takes one byte more in the frame.
+pub const BATCH_BYTES_CEILING: u32 = 8 << 20;
+const _: () = assert!((BATCH_BYTES_CEILING / 5 * 6) as usize + PREFIX_BYTES + 4 + 12 < LENGTH_MAX as usize);
 /// What every stored message costs beside its value (without key and headers).
 pub const OVERHEAD_BYTES: usize = HEADER_BYTES + PREFIX_BYTES;
 /// A lag that stands for "this or more". It is no evidence.
@@ -150,16 +155,16 @@ impl Frame<'_> {
         HEADER_BYTES + self.payload.len()
     }
 
-    /// When it was built, milliseconds since 1970 by the wall clock then.
-    pub fn timestamp_ms(&self) -> i64 {
-        let bytes = self.payload.get(5..PREFIX_BYTES).and_then(|bytes| bytes.try_into().ok());
-        bytes.map_or(i64::MIN, i64::from_be_bytes)
-    }
-
     /// What had been forced before the frame was built: proof that everything below was durable once.
     /// `None` where the lag is saturated or larger than the offset.
     pub fn evidence(&self) -> Option<u64> {
         if self.lag == LAG_SATURATED { None } else { self.offset.checked_sub(u64::from(self.lag)) }
+    }
+
+    /// When its messages were accepted, milliseconds since 1970. `None`: it holds none.
+    pub fn time_ms(&self) -> Option<i64> {
+        let time = || i64::from_be_bytes(self.payload[5..PREFIX_BYTES].try_into().expect("eight bytes"));
+        matches!(self.kind, Kind::Message | Kind::Batch).then(time)
     }
 }
 
@@ -218,13 +223,28 @@ pub(crate) fn decode_trusting<'a>(bytes: &'a [u8], decoded: Decoded<'a>) -> Deco
 }
 
 /// What a payload whose checksum has been verified says of itself, or `None` where a reader must refuse it.
+///
+/// The inside of a batch is looked at too, once: whoever has a frame can rely on its count, and take its messages
+/// ([`messages`](crate::message::messages)) without meeting a contradiction.
 pub fn interpret(offset: u64, payload: &[u8]) -> Option<Frame<'_>> {
+    let frame = outline(offset, payload)?;
+    (frame.kind != Kind::Batch || message::is_batch(&payload[PREFIX_BYTES..])).then_some(frame)
+}
+
+/// The same, from the first bytes alone: what a batch says of itself is believed.
+///
+/// For the search behind damage, which asks at every position and before the checksum. Were batches walked there, a message made of
+/// bytes that look like long batches everywhere would cost the square of its length.
+pub(crate) fn outline(offset: u64, payload: &[u8]) -> Option<Frame<'_>> {
     let lag = u32::from_be_bytes(*payload.first_chunk()?);
-    let kind = Kind::from_byte(*payload.get(4)?)?;
+    let kind_byte = *payload.get(4)?;
+    let kind = Kind::from_byte(kind_byte)?;
     let value = payload.get(PREFIX_BYTES..)?;
     let count = match kind {
         Kind::Message | Kind::QueueOperation => 1,
         Kind::LostRun | Kind::RemovedRun => u64::from_be_bytes(value.try_into().ok()?),
+        // What belongs to a message of a batch stands in that message.
+        Kind::Batch if kind_byte != Kind::Batch as u8 => return None,
         Kind::Batch => u64::from(u32::from_be_bytes(*value.first_chunk()?)),
         Kind::Padding => 0,
     };
@@ -351,9 +371,27 @@ mod tests {
             (2, &[0, 0, 0, 0, 0, 0, 7], None),
             (2, &[0, 0, 0, 0, 0, 0, 0, 7, 0], None),
             (3, b"x", Some(1)),
-            (4, &[0, 0, 0, 3, 9], Some(3)),
+            (4, &[0, 0, 0, 2, 0, 0, 0, 2, 0, b'a', 0, 0, 0, 3, 0, b'b', b'c'], Some(2)),
+            // No message, half a count, a message missing, something behind the last.
+            (4, &[0, 0, 0, 0], None),
             (4, &[0, 0, 0, 0, 9], None),
             (4, &[0, 0, 3], None),
+            (4, &[0, 0, 0, 2, 0, 0, 0, 2, 0, b'a'], None),
+            (4, &[0, 0, 0, 1, 0, 0, 0, 2, 0, b'a', 0], None),
+            (4, &[0, 0, 0, 1, 0, 0, 0, 2, 0, b'a', 0, 0, 0, 2, 0, b'b'], None),
+            (4, &[255, 255, 255, 255, 0, 0, 0, 2, 0, b'a'], None),
+            // A message longer than what is there, without a value, of another kind, with an unknown flag, half a producer.
+            (4, &[0, 0, 0, 1, 0, 0, 0, 3, 0, b'a'], None),
+            (4, &[0, 0, 0, 1, 255, 255, 255, 255, 0, b'a'], None),
+            (4, &[0, 0, 0, 1, 0, 0, 0, 0], None),
+            (4, &[0, 0, 0, 1, 0, 0, 0, 1, 0], None),
+            (4, &[0, 0, 0, 1, 0, 0, 0, 2, 4, b'a'], None),
+            (4, &[0, 0, 0, 1, 0, 0, 0, 2, 5, b'a'], None),
+            (4, &[0, 0, 0, 1, 0, 0, 0, 2, 0x80, b'a'], None),
+            (4, &[0, 0, 0, 1, 0, 0, 0, 2, 0x10, b'a'], None),
+            (4, &[0, 0, 0, 1, 0, 0, 0, 14, 0x10, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 1, b'a'], Some(1)),
+            // A flag of the batch itself.
+            (4 | HAS_PRODUCER, &[0, 0, 0, 1, 0, 0, 0, 2, 0, b'a'], None),
             (5, &[0], Some(0)),
             (6, b"x", None),
             (15, b"x", None),
@@ -383,6 +421,8 @@ mod tests {
         ] {
             assert_eq!(decode(&header(length), Salt(0)), expected, "{length}");
         }
+        assert_eq!((LENGTH_MIN, LENGTH_MAX, PADDING_BYTES_MIN), (14, 16_842_752, 30));
+        assert_eq!(alloc::format!("{}", Invalid::BadLength), "bad-length");
     }
 
     #[test]

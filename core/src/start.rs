@@ -94,7 +94,7 @@ pub(crate) async fn start(io: Io, config: Rc<Config>, indexes: Indexes) -> Resul
     if !check_format(&io).await.map_err(directory)? {
         first_start(&io).await.map_err(|trouble| halt(trouble, "the first start"))?;
     }
-    let findings = recovery::inspect(&io, config.index_stride_bytes).await;
+    let findings = recovery::inspect(&io, &config).await;
     let findings = findings.map_err(|error| halt(Trouble::Halt(error), "recovery"))?;
     report(&io, &findings);
     if planted!(io, LeftoversBeforeJudgement) {

@@ -1,7 +1,7 @@
 //! Fuzz target for the frame. A plain test under `cargo test`; `cargo bolero test -p plimsoll-core fuzz_record` goes on.
 
-use plimsoll_core::message::Message;
-use plimsoll_core::record::{self, Decoded, HEADER_BYTES, Salt};
+use plimsoll_core::message::{self, Message};
+use plimsoll_core::record::{self, Decoded, HEADER_BYTES, Kind, Salt};
 
 /// The input becomes the payload of a frame with a valid checksum, so that a fuzzer gets behind the checksum; bytes that
 /// are left over change the frame.
@@ -24,6 +24,15 @@ fn fuzz_record() {
                 assert_eq!((found.offset, found.payload, found.size()), (*offset, &payload[..], frame.len()));
                 assert!(found.evidence().is_none_or(|evidence| evidence <= *offset));
                 assert!(offset.checked_add(found.count).is_some());
+                // Whoever has a frame takes its messages without meeting a contradiction.
+                if let Some(messages) = message::messages(&found) {
+                    let messages: Vec<_> = messages.collect();
+                    assert_eq!(messages.len() as u64, found.count);
+                    assert!(messages.iter().map(|(offset, _)| *offset).eq(found.offset..found.offset + found.count));
+                    assert!(messages.iter().map(|(_, message)| message.bytes()).sum::<usize>() < payload.len());
+                } else {
+                    assert!(found.kind != Kind::Batch);
+                }
                 if let Some(message) = Message::parse(found.payload) {
                     let parts: usize = message.headers().map(|(name, value)| name.len() + value.len()).sum();
                     assert!(parts + message.value.len() <= payload.len());

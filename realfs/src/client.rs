@@ -25,7 +25,7 @@
 //!
 //! A publish whose reply is lost is *indeterminate*: it may be stored or not, and the client says so
 //! ([`Outcome::Unknown`]). It never repeats one by itself; [`Publisher`] does, when told to, and then a message may be
-//! stored twice. The next request connects again, for as long as [`Options::reconnect_for`] allows.
+//! stored twice, unless it has an id ([`Publication::id`]). The next request connects again, for as long as [`Options::reconnect_for`] allows.
 
 mod publisher;
 #[cfg(test)]
@@ -36,6 +36,7 @@ pub use publisher::{Publisher, Summary};
 pub use wire::{Batch, Delivered, Message, Publication};
 
 use plimsoll_core::error::Code;
+use plimsoll_core::message;
 use plimsoll_core::protocol::{GroupStatus, Level, SeekTo, TopicStatus};
 use plimsoll_core::record::{self, Decoded, Frame, Salt};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -145,7 +146,7 @@ impl fmt::Display for BrokerError {
 pub enum Outcome {
     /// The message has this offset and is this safe.
     Stored {
-        /// Its offset.
+        /// Its offset; of a batch that of its first message, and the others follow.
         offset: u64,
         /// The level reached.
         level: Level,
@@ -163,6 +164,10 @@ pub struct Hello {
     pub version: String,
     /// The largest payload: key, headers and value together, bytes.
     pub payload_bytes_max: u64,
+    /// The largest batch, bytes with the length (4) of each message. 0: a broker that takes none.
+    pub publish_batch_bytes_max: u64,
+    /// The most messages of a batch.
+    pub publish_batch_messages_max: u64,
     /// Unanswered requests of one connection after which it is not read.
     pub unanswered_max: u64,
     /// The longest wait of a FETCH, milliseconds.
@@ -221,6 +226,29 @@ impl Client {
     pub fn publish(&mut self, topic: Option<&str>, level: Level, message: &Publication<'_>) -> Result<Outcome, Error> {
         self.nothing_in_flight()?;
         self.publish_nowait(topic, level, message)?;
+        Ok(self.recv_reply().expect("one is in flight"))
+    }
+
+    /// Publishes messages as one, which an id names as a whole, and waits for the reply: all of them are stored or, after any crash, none. The broker says in
+    /// [`Hello`] how many there may be, and how many bytes.
+    ///
+    /// # Errors
+    /// As [`Client::publish`].
+    pub fn publish_batch(
+        &mut self,
+        topic: Option<&str>,
+        level: Level,
+        id: Option<(u64, u32)>,
+        values: &[&[u8]],
+    ) -> Result<Outcome, Error> {
+        self.nothing_in_flight()?;
+        check_word("topic", topic)?;
+        let count =
+            u32::try_from(values.len()).map_err(|_| Error::Request("no broker takes as many messages".into()))?;
+        let mut body = Vec::new();
+        values.iter().for_each(|value| wire::append_to_batch(&mut body, value));
+        wire::encode_batch(&mut self.connected()?.outbox, topic, level, id, count, &body);
+        self.sent_one();
         Ok(self.recv_reply().expect("one is in flight"))
     }
 
@@ -572,6 +600,8 @@ impl Client {
             Some(Hello {
                 version: fields.text("version")?,
                 payload_bytes_max: fields.number("maxPayload")?,
+                publish_batch_bytes_max: fields.number("maxPublishBatch").unwrap_or(0),
+                publish_batch_messages_max: fields.number("maxPublishBatchMessages").unwrap_or(0),
                 unanswered_max: fields.number("maxUnanswered")?,
                 fetch_wait_ms_max: fields.number("maxFetchWaitMs")?,
                 fetch_bytes_max: fields.number("maxFetchBytes")?,
@@ -805,6 +835,18 @@ impl<'a> RawFrames<'a> {
             };
             rest = &[];
             Some(Err(Error::Protocol(format!("where frame {expected} should stand: {problem}"))))
+        })
+    }
+
+    /// Each message with its offset, also those of batches; as [`RawFrames::frames`].
+    pub fn messages(&self) -> impl Iterator<Item = Result<(u64, message::Message<'a>), Error>> + use<'a> {
+        self.frames().flat_map(|frame| {
+            let (frame, error) = match frame {
+                Ok(frame) => (Some(frame), None),
+                Err(error) => (None, Some(Err(error))),
+            };
+            let messages = frame.and_then(|frame| message::messages(&frame)).into_iter().flatten().map(Ok);
+            messages.chain(error)
         })
     }
 }

@@ -99,6 +99,50 @@ fn publish_consume_and_look_around() {
 }
 
 #[test]
+fn batches_are_published_counted_and_dumped() {
+    let broker = Broker::start(&["--max-publish-batch", "40"]);
+    let (code, out, error) = broker.run_with(b"one\ntwo\nthree\nfour\nfive", &["pub", "--batch", "2"]);
+    assert_eq!(code, 0, "{error}");
+    assert!(out.starts_with("5 messages DURABLE, offsets 0 to 4, in "), "{out}");
+    // Three of these would be over the limit of bytes.
+    assert_eq!(broker.run(&["pub", "--batch", "3", "0123456789", "0123456789", "0123456789"]).0, 0);
+    assert_eq!(broker.run(&["consume", "--offset", "1", "--count", "3"]).1, "two\nthree\nfour\n");
+    let segment = broker._dir.path().join("data/topics/default/log/00000000000000000000.log");
+    let (code, out, _) = broker.run(&["dump", segment.to_str().unwrap()]);
+    assert_eq!(code, 0);
+    let counts: Vec<&str> = out
+        .lines()
+        .filter(|line| line.contains(" kind=batch "))
+        .map(|line| line.split(' ').find_map(|word| word.strip_prefix("count=")).unwrap())
+        .collect();
+    assert_eq!(counts, ["2", "2", "1", "2", "1"]);
+    assert!(out.contains("\nbatch=2 offset=3 valueBytes=4 value=four\n"), "{out}");
+    // What a batch can't have, and what no batch can be.
+    assert_eq!(broker.run(&["pub", "--batch", "2", "--key", "k", "x"]).0, 2);
+    let (code, _, error) = broker.run(&["pub", "--batch", "2", &"x".repeat(50)]);
+    assert!(code == 1 && error.contains("TOO_LARGE") && error.contains("--max-publish-batch"), "{error}");
+}
+
+/// P16: the same command run again publishes nothing new.
+#[test]
+fn a_producer_that_is_run_again_stores_nothing_twice() {
+    let broker = Broker::start(&[]);
+    for _ in 0..2 {
+        let (code, out, _) = broker.run(&["pub", "--producer", "17", "--retry", "one", "two"]);
+        assert_eq!(code, 0);
+        assert!(out.starts_with("2 messages DURABLE, offsets 0 to 1, in "), "{out}");
+    }
+    let batch = ["pub", "--producer", "17", "--sequence", "2", "--batch", "2", "three", "four", "five"];
+    for _ in 0..2 {
+        assert!(broker.run(&batch).1.starts_with("3 messages DURABLE, offsets 2 to 4, in "));
+    }
+    let (_, out, _) = broker.run(&["consume", "--offset", "0", "--format", "json"]);
+    let ids: Vec<serde_json::Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(ids.len(), 5);
+    assert_eq!(broker.run(&["pub", "--sequence", "2", "x"]).0, 2);
+}
+
+#[test]
 fn any_bytes_key_and_headers_come_back() {
     let broker = Broker::start(&[]);
     let bytes: Vec<u8> = (0..=255).chain([b'\r']).collect();

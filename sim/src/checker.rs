@@ -5,13 +5,14 @@
 //! really has. So a reply that comes before its force is caught at the reply, not at some later power loss (P3, P4).
 
 use crate::disk::SimDisk;
-use crate::model::{Broken, Check, End, Fate, Log, Model, Open, broken};
+use crate::model::{Broken, Check, End, Log, Model, Open, broken};
 use crate::reply::{self, Seen, Shape};
 use crate::view::{Depth, LogView};
 use plimsoll_core::config::Config;
 use plimsoll_core::effect::{ConnectionId, Effect, Halt, HaltKind, IoError, IoErrorKind, Report};
-use plimsoll_core::message::Message;
+use plimsoll_core::message;
 use plimsoll_core::record::{self, Decoded, Kind, Salt};
+use plimsoll_core::settings::{Policy, Setting, Settings};
 use std::collections::{BTreeMap, VecDeque};
 
 /// How many batches are being written at once, at most.
@@ -20,7 +21,7 @@ const WRITES_MAX: u64 = 16;
 /// What a client asked for, as far as the answer can be judged by it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// `PUB`, `PUBN`: an attempt of the model.
+    /// `PUB`, `PUBN`: an attempt of the model. `PUBB`: the first of several.
     Publish(usize),
     /// `FETCH`.
     Fetch {
@@ -151,6 +152,35 @@ struct Life {
     corrupt: bool,
 }
 
+/// What bounds the windows of producers (P16), as far as it can be seen from outside.
+#[derive(Clone, Debug, Default)]
+struct Producers {
+    now_ns: u64,
+    /// How often the wall clock was set.
+    clock_set: u32,
+    /// Requests with an id, by topic and producer.
+    asked: BTreeMap<String, BTreeMap<u64, u64>>,
+    /// When each was first sent, and how often the clock had been set by then.
+    first_asked: BTreeMap<usize, (u64, u32)>,
+}
+
+impl Producers {
+    /// Whether the broker has to know the request if it has stored it: not too many others were sent since, and it is not too old.
+    fn is_in_window(&self, limits: &Config, model: &Model, number: usize) -> bool {
+        let attempt = &model.attempts[number];
+        let Some(repeats) = &attempt.repeats else { return true };
+        let policy = Policy::new(&Settings::NONE, &limits.topic_defaults);
+        let Some(of_topic) = self.asked.get(&attempt.topic) else { return true };
+        let asked = of_topic.get(&repeats.id.0).copied().unwrap_or(0);
+        let (first_ns, clock_set) = self.first_asked[&number];
+        let age_ms = (self.now_ns - first_ns).div_ceil(1_000_000);
+        let is_young = policy.bound(Setting::DedupMs).is_none_or(|max| clock_set == self.clock_set && age_ms <= max);
+        asked <= policy.get(Setting::DedupSequences)
+            && of_topic.len() as u64 <= u64::from(limits.producers_max)
+            && is_young
+    }
+}
+
 /// The checker.
 pub struct Checker {
     /// What the reference broker knows.
@@ -161,6 +191,9 @@ pub struct Checker {
     views: BTreeMap<(String, bool), LogView>,
     life: Life,
     next_ask: u64,
+    producers: Producers,
+    /// The most messages that were published as one.
+    largest_batch: u64,
     /// Replies that were checked.
     pub replies: u64,
     /// Only detection can be asked for: somebody was at the disk.
@@ -177,6 +210,8 @@ impl Checker {
             views: BTreeMap::new(),
             life: Life::default(),
             next_ask: 0,
+            producers: Producers::default(),
+            largest_batch: 0,
             replies: 0,
             damaged: false,
         }
@@ -201,6 +236,16 @@ impl Checker {
         };
         self.model.ended(end);
         self.conns.clear();
+    }
+
+    /// Time goes on.
+    pub(crate) fn time_is(&mut self, now_ns: u64) {
+        self.producers.now_ns = now_ns;
+    }
+
+    /// The wall clock was set: how old a publish is can't be told from outside any more.
+    pub(crate) fn clock_was_set(&mut self) {
+        self.producers.clock_set += 1;
     }
 
     /// It was asked to stop.
@@ -349,6 +394,17 @@ impl Checker {
         let (id, life) = (self.next_ask, self.life.number);
         let log = self.model.log(topic);
         let (existed, firm_end, mut moment) = (log.exists, log.firm_end, 0);
+        if let Ask::Publish(number) = ask {
+            self.model.asked(number);
+            if let Some(repeats) = &self.model.attempts[number].repeats {
+                let of_topic = self.producers.asked.entry(topic.to_owned()).or_default();
+                *of_topic.entry(repeats.id.0).or_default() += 1;
+                let now = (self.producers.now_ns, self.producers.clock_set);
+                self.producers.first_asked.entry(number).or_insert(now);
+            }
+            self.largest_batch = self.largest_batch.max(self.model.together(number).len() as u64);
+        }
+        let log = self.model.log(topic);
         if let Ask::Fetch { group, .. } | Ask::Ack { group, .. } | Ask::Seek { group, .. } = &ask {
             let group_model = log.groups.entry(group.clone()).or_default();
             moment = group_model.moment();
@@ -469,9 +525,12 @@ impl Checker {
             return broken("P10", format!("{seen:?} was answered after {failure}"));
         }
         match (&asked.ask, seen) {
-            (Ask::Publish(number), Seen::Published { offset, level }) => {
-                self.model.published(*number, *offset, level)?;
-                self.holds_level(topic, *offset, level, disk)
+            (Ask::Publish(number), Seen::Published { offset, level, count })
+                if self.model.attempts[*number].batch.map(|(_, count)| count as u64) == *count =>
+            {
+                let is_in_window = self.producers.is_in_window(&self.limits, &self.model, *number);
+                self.model.published(*number, *offset, level, is_in_window)?;
+                self.holds_level(topic, *offset + count.unwrap_or(1) - 1, level, disk)
             }
             (Ask::Fetch { group, max }, Seen::Messages(messages)) => {
                 self.messages(topic, messages, *max, disk)?;
@@ -564,7 +623,7 @@ impl Checker {
         }
         match &asked.ask {
             // HALTED leaves open what happened; every other refusal says that nothing of it was stored.
-            Ask::Publish(number) if code != "HALTED" => self.model.attempts[*number].fate = Fate::Refused,
+            Ask::Publish(number) if code != "HALTED" => self.model.refused(*number),
             Ask::Ack { group, .. } | Ask::Seek { group, .. } if code != "HALTED" => {
                 let id = asked.id;
                 self.model.log(topic).groups.entry(group.clone()).or_default().refused(id);
@@ -583,7 +642,8 @@ impl Checker {
         let written = self.end(topic, Depth::Cache, offset + 1, disk);
         let queued = (offset + 1).saturating_sub(written);
         // What waits to be written, what went down with the last force (it was waiting, too), and the batches under way.
-        let bound = 2 * u64::from(self.limits.queue_messages) + WRITES_MAX * u64::from(self.limits.batch_messages);
+        let in_write = u64::from(self.limits.batch_messages).max(self.largest_batch);
+        let bound = 2 * u64::from(self.limits.queue_messages) + WRITES_MAX * in_write;
         if queued > bound && level == "ACCEPTED" {
             return broken("P13", format!("{queued} messages of {topic} are queued, over the limit"));
         }
@@ -628,7 +688,7 @@ impl Checker {
             }
         }
         for message in messages {
-            let number = self.model.delivered(topic, message.offset, &message.value)?;
+            let number = self.delivered(topic, message.offset, &message.value, disk)?;
             if let Some(words) = &message.meta {
                 self.meta(number, message.offset, words)?;
                 let time = words.iter().find_map(|word| word.strip_prefix("time=")?.parse().ok());
@@ -637,6 +697,26 @@ impl Checker {
             }
         }
         Ok(())
+    }
+
+    /// A message is delivered; if it is of a batch, all of that is as durable.
+    fn delivered(&mut self, topic: &str, offset: u64, value: &[u8], disk: &SimDisk) -> Result<usize, Broken> {
+        let (producers, limits) = (&self.producers, &self.limits);
+        let is_in_window = |model: &Model, number: usize| producers.is_in_window(limits, model, number);
+        let number = self.model.delivered(topic, offset, value, &is_in_window)?;
+        let behind = (self.model.together(number).end - number) as u64;
+        if behind > 1 && !self.damaged {
+            let durable = self.end(topic, Depth::Platter, offset + behind, disk);
+            if durable < offset + behind {
+                return broken(
+                    "P2",
+                    format!(
+                        "offset {offset} of {topic} is delivered, and the batch that it is of ends behind {durable}"
+                    ),
+                );
+            }
+        }
+        Ok(number)
     }
 
     fn meta(&self, number: usize, offset: u64, words: &[String]) -> Check {
@@ -654,6 +734,10 @@ impl Checker {
         // Compared undone, since an encoder may leave more characters as they are.
         let undone = |word: &str| percent(&unpercent(word));
         let mut expected: Vec<(String, String)> = Vec::new();
+        if let Some(repeats) = &attempt.repeats {
+            let (producer, sequence) = repeats.id;
+            expected.push(("id".into(), percent(format!("{producer}:{sequence}").as_bytes())));
+        }
         if let Some(key) = &attempt.key {
             expected.push(("key".into(), percent(key)));
         }
@@ -663,7 +747,7 @@ impl Checker {
         let found: Vec<(String, String)> = words
             .iter()
             .filter_map(|word| word.split_once('='))
-            .filter(|(name, _)| !["time", "id", "deliveries"].contains(name))
+            .filter(|(name, _)| !["time", "deliveries"].contains(name))
             .map(|(name, value)| (String::from_utf8_lossy(&unpercent(name)).into_owned(), undone(value)))
             .collect();
         if found != expected {
@@ -872,18 +956,20 @@ impl Checker {
                     format!("READRAW of {topic} sent offset {} where {expected} belongs", frame.offset),
                 );
             }
-            if frame.kind == Kind::Message {
-                let message = Message::parse(frame.payload);
-                let Some(message) = message else {
+            if matches!(frame.kind, Kind::Message | Kind::Batch) {
+                let Some(messages) = message::messages(&frame) else {
                     return broken("P4", format!("READRAW of {topic}: offset {expected} is no message"));
                 };
-                if !self.damaged && self.end(topic, Depth::Platter, expected + 1, disk) <= expected {
+                let end = expected + frame.count;
+                if !self.damaged && self.end(topic, Depth::Platter, end, disk) < end {
                     return broken(
                         "P4",
                         format!("READRAW delivers offset {expected} of {topic} above the platter's end"),
                     );
                 }
-                self.model.delivered(topic, expected, message.value)?;
+                for (offset, message) in messages {
+                    self.delivered(topic, offset, message.value, disk)?;
+                }
             }
             expected += frame.count;
             at += frame.size();

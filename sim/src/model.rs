@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// A promise that was not kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,7 +69,7 @@ pub enum Fate {
     Named(u64),
 }
 
-/// One request to publish: every one has a payload of its own.
+/// One message of a request to publish: every one has a payload of its own.
 #[derive(Clone, Debug)]
 pub struct Attempt {
     /// Where to.
@@ -81,6 +82,67 @@ pub struct Attempt {
     pub headers: Vec<(Vec<u8>, Vec<u8>)>,
     /// What became of it.
     pub fate: Fate,
+    /// For a message of a batch: the number of the batch's first, and how many it has.
+    pub batch: Option<(usize, usize)>,
+    /// For a message with an id, or the first one of a batch with an id: what its repetitions came to.
+    pub repeats: Option<Repeats>,
+}
+
+/// A request that has an id and may be sent more than once (P16).
+#[derive(Clone, Debug)]
+pub struct Repeats {
+    /// Producer and sequence.
+    pub id: (u64, u32),
+    /// Where it stands, or stood: `true` where a crash may have taken it since.
+    places: BTreeMap<u64, bool>,
+    /// How often it was sent.
+    asked: u32,
+    /// … and not answered, or by a halt: each of those may have stored it.
+    unknown: u32,
+}
+
+impl Repeats {
+    /// Not sent yet.
+    pub fn new(id: (u64, u32)) -> Repeats {
+        Repeats { id, places: BTreeMap::new(), asked: 0, unknown: 0 }
+    }
+
+    /// Whether it stands somewhere for sure.
+    pub fn stands(&self) -> bool {
+        self.places.values().any(|doubtful| !doubtful)
+    }
+
+    /// It is seen, or said, to stand at `offset`. If it is within the window for sure, it stands nowhere else.
+    fn stands_at(&mut self, what: &str, offset: u64, is_in_window: bool) -> Check {
+        if is_in_window {
+            let other = self.places.iter().find(|(place, doubtful)| **place != offset && !**doubtful);
+            if let Some((other, _)) = other {
+                let (producer, sequence) = self.id;
+                let words =
+                    format!("{what} with the id {producer}:{sequence} is at {offset}, and it was stored at {other}");
+                return broken("P16", words);
+            }
+            // Had the crash left one of those, it would have been answered.
+            self.places.clear();
+        }
+        self.places.insert(offset, false);
+        Ok(())
+    }
+}
+
+impl Attempt {
+    /// A message by itself, without key and headers, that is about to be sent.
+    pub fn new(topic: &str, payload: Vec<u8>) -> Attempt {
+        Attempt {
+            topic: topic.to_owned(),
+            payload: payload.into(),
+            key: None,
+            headers: Vec::new(),
+            fate: Fate::Unanswered,
+            batch: None,
+            repeats: None,
+        }
+    }
 }
 
 /// One topic's log, as far as clients know it.
@@ -271,12 +333,57 @@ impl Model {
         self.logs.entry(topic.to_owned()).or_default()
     }
 
-    /// A message was answered `OK <offset> <level>`.
-    pub fn published(&mut self, number: usize, offset: u64, level: &str) -> Check {
-        let attempt = &mut self.attempts[number];
-        let topic = attempt.topic.clone();
+    /// The requests that have an id, in the order in which they were first sent.
+    pub fn with_ids(&self) -> impl DoubleEndedIterator<Item = usize> {
+        (0..self.attempts.len()).filter(|number| self.attempts[*number].repeats.is_some())
+    }
+
+    /// The messages that share the request of this one: all of its batch, or it alone.
+    pub fn together(&self, number: usize) -> Range<usize> {
+        let (first, count) = self.attempts[number].batch.unwrap_or((number, 1));
+        first..first + count
+    }
+
+    /// A request to publish is sent.
+    pub fn asked(&mut self, number: usize) {
+        let Some(repeats) = &mut self.attempts[number].repeats else { return };
+        repeats.asked += 1;
+        repeats.unknown += 1;
+        // One that was refused may be stored after all, now that it is sent again.
+        let together = self.together(number);
+        for attempt in &mut self.attempts[together] {
+            if attempt.fate == Fate::Refused {
+                attempt.fate = Fate::Unanswered;
+            }
+        }
+    }
+
+    /// Nothing of the request may be stored, unless it was sent before.
+    pub fn refused(&mut self, number: usize) {
+        if let Some(repeats) = &mut self.attempts[number].repeats {
+            repeats.unknown -= 1;
+            if repeats.unknown > 0 || !repeats.places.is_empty() {
+                return;
+            }
+        }
+        let together = self.together(number);
+        self.attempts[together].iter_mut().for_each(|attempt| attempt.fate = Fate::Refused);
+    }
+
+    /// A message or a batch was answered `OK <offset> <level>`; the offset is the first one's. `is_in_window`: the broker knows for sure
+    /// whether it was stored before.
+    pub fn published(&mut self, number: usize, offset: u64, level: &str, is_in_window: bool) -> Check {
+        let together = self.together(number);
+        let end = offset + together.len() as u64;
+        let topic = self.attempts[number].topic.clone();
         let log = self.logs.entry(topic.clone()).or_default();
-        if offset < log.floor {
+        let mut is_first = true;
+        if let Some(repeats) = &mut self.attempts[number].repeats {
+            repeats.unknown -= 1;
+            is_first = repeats.asked == 1;
+            repeats.stands_at(&format!("message {number} of {topic}"), offset, is_in_window)?;
+        }
+        if offset < log.floor && is_first {
             return broken(
                 "P1",
                 format!(
@@ -285,9 +392,10 @@ impl Model {
                 ),
             );
         }
-        attempt.fate = Fate::Named(offset);
-        name(log, &topic, offset, number, "P2")?;
-        let end = offset + 1;
+        for (number, offset) in together.zip(offset..) {
+            self.attempts[number].fate = Fate::Named(offset);
+            name(log, &topic, offset, number, "P2")?;
+        }
         log.claimed_end = log.claimed_end.max(end);
         match level {
             "DURABLE" => log.firm_end = log.firm_end.max(end),
@@ -297,8 +405,14 @@ impl Model {
         Ok(())
     }
 
-    /// A reader was sent a message: from now on it stands.
-    pub fn delivered(&mut self, topic: &str, offset: u64, value: &[u8]) -> Result<usize, Broken> {
+    /// A reader was sent a message: from now on it stands. If it is of a batch, all of that stands in its place, or none of it would.
+    pub fn delivered(
+        &mut self,
+        topic: &str,
+        offset: u64,
+        value: &[u8],
+        is_in_window: &dyn Fn(&Model, usize) -> bool,
+    ) -> Result<usize, Broken> {
         let found = number_in(value).filter(|number| self.attempts.get(*number).is_some_and(|a| a.payload == value));
         let Some(number) = found else {
             let shown = String::from_utf8_lossy(&value[..value.len().min(40)]).into_owned();
@@ -311,6 +425,8 @@ impl Model {
             );
         };
         let attempt = &self.attempts[number];
+        let together = self.together(number);
+        let has_id = self.attempts[together.start].repeats.is_some();
         if attempt.topic != topic {
             return broken(
                 "P2",
@@ -324,7 +440,7 @@ impl Model {
                     format!("message {number} was refused, but {topic} delivers it at offset {offset}"),
                 );
             }
-            Fate::Named(named) if named != offset => {
+            Fate::Named(named) if named != offset && !has_id => {
                 return broken(
                     "P2",
                     format!("message {number} of {topic} was stored at {named} and is delivered at {offset}"),
@@ -332,11 +448,30 @@ impl Model {
             }
             _ => {}
         }
-        self.attempts[number].fate = Fate::Named(offset);
-        let log = self.log(topic);
+        let Some(first) = offset.checked_sub((number - together.start) as u64) else {
+            return broken(
+                "P2",
+                format!("message {number} of {topic} is delivered at {offset}, and its batch began before"),
+            );
+        };
+        let certain = has_id && is_in_window(self, together.start);
+        if let Some(repeats) = &mut self.attempts[together.start].repeats {
+            if repeats.unknown == 0 && !repeats.places.contains_key(&first) {
+                let words =
+                    format!("message {number} of {topic} is delivered at {offset}, and every answer named {repeats:?}");
+                return broken("P16", words);
+            }
+            repeats.stands_at(&format!("message {number} of {topic}"), first, certain)?;
+        }
+        let log = self.logs.entry(topic.to_owned()).or_default();
         let promise = if offset < log.firm_end { "P1" } else { "P2" };
         name(log, topic, offset, number, promise)?;
-        log.firm_end = log.firm_end.max(offset + 1);
+        let end = first + together.len() as u64;
+        for (number, offset) in together.zip(first..) {
+            self.attempts[number].fate = Fate::Named(offset);
+            name(log, topic, offset, number, "P2")?;
+        }
+        log.firm_end = log.firm_end.max(end);
         log.claimed_end = log.claimed_end.max(log.firm_end);
         Ok(number)
     }
@@ -363,6 +498,12 @@ impl Model {
             }
             (log.written_end, log.claimed_end, log.floor) = (kept, kept, kept);
             log.names.split_off(&kept);
+        }
+        for attempt in &mut self.attempts {
+            let kept = self.logs.get(&attempt.topic).map_or(0, |log| log.floor);
+            if let Some(repeats) = &mut attempt.repeats {
+                repeats.places.range_mut(kept..).for_each(|(_, doubtful)| *doubtful = true);
+            }
         }
     }
 
@@ -398,13 +539,7 @@ mod tests {
     use super::*;
 
     fn model_with(messages: usize) -> Model {
-        let attempt = |n: usize| Attempt {
-            topic: "t".into(),
-            payload: format!("m{n}.").into_bytes().into(),
-            key: None,
-            headers: Vec::new(),
-            fate: Fate::Unanswered,
-        };
+        let attempt = |n: usize| Attempt::new("t", format!("m{n}.").into_bytes());
         Model { attempts: (0..messages).map(attempt).collect(), ..Model::default() }
     }
 
@@ -418,27 +553,81 @@ mod tests {
         ] {
             let mut model = model_with(4);
             for (n, level) in ["DURABLE", "WRITTEN", "ACCEPTED"].into_iter().enumerate() {
-                model.published(n, n as u64, level).expect("legal");
+                model.published(n, n as u64, level, true).expect("legal");
             }
             model.ended(end);
             model.ready();
             assert_eq!(model.log("t").firm_end, kept, "{end:?}");
             // The next offset names the next message, but one that had to survive can't be given again.
-            assert_eq!(model.clone().published(3, kept, "DURABLE"), Ok(()));
-            assert_eq!(model.published(3, kept - 1, "DURABLE").expect_err("reused").promise, "P1");
+            assert_eq!(model.clone().published(3, kept, "DURABLE", true), Ok(()));
+            assert_eq!(model.published(3, kept - 1, "DURABLE", true).expect_err("reused").promise, "P1");
         }
     }
 
     #[test]
     fn what_was_delivered_never_changes_and_is_stored_once() {
         let mut model = model_with(3);
-        model.delivered("t", 0, b"m0.").expect("legal");
+        model.delivered("t", 0, b"m0.", &|_, _| true).expect("legal");
         model.ended(End::PowerLost);
-        assert_eq!(model.delivered("t", 0, b"m1.").expect_err("changed").promise, "P1");
-        assert_eq!(model.delivered("t", 1, b"m0.").expect_err("twice").promise, "P2");
-        assert_eq!(model.delivered("t", 1, b"m2.x").expect_err("wrong bytes").promise, "P4");
+        assert_eq!(model.delivered("t", 0, b"m1.", &|_, _| true).expect_err("changed").promise, "P1");
+        assert_eq!(model.delivered("t", 1, b"m0.", &|_, _| true).expect_err("twice").promise, "P2");
+        assert_eq!(model.delivered("t", 1, b"m2.x", &|_, _| true).expect_err("wrong bytes").promise, "P4");
         model.attempts[2].fate = Fate::Refused;
-        assert_eq!(model.delivered("t", 1, b"m2.").expect_err("refused").promise, "P11");
+        assert_eq!(model.delivered("t", 1, b"m2.", &|_, _| true).expect_err("refused").promise, "P11");
+    }
+
+    #[test]
+    fn a_batch_stands_as_a_whole_or_not_at_all() {
+        let mut model = model_with(5);
+        (1..4).for_each(|n| model.attempts[n].batch = Some((1, 3)));
+        assert_eq!(model.published(0, 0, "DURABLE", true), Ok(()));
+        let mut stored = model.clone();
+        assert_eq!(stored.published(1, 1, "DURABLE", true), Ok(()));
+        assert_eq!(stored.log("t").firm_end, 4);
+        assert_eq!(stored.delivered("t", 3, b"m3.", &|_, _| true), Ok(3));
+        // Never answered, and seen in part: the rest stands beside it.
+        assert_eq!(model.delivered("t", 2, b"m2.", &|_, _| true), Ok(2));
+        assert_eq!(model.clone().delivered("t", 3, b"m3.", &|_, _| true), Ok(3));
+        assert_eq!(model.clone().delivered("t", 3, b"m4.", &|_, _| true).expect_err("half a batch").promise, "P1");
+        assert_eq!(model.clone().published(4, 3, "ACCEPTED", true).expect_err("half a batch").promise, "P2");
+        assert_eq!(model.published(4, 4, "ACCEPTED", true), Ok(()));
+        let mut early = model_with(5);
+        (1..4).for_each(|n| early.attempts[n].batch = Some((1, 3)));
+        assert_eq!(early.delivered("t", 0, b"m2.", &|_, _| true).expect_err("its first has no place").promise, "P2");
+    }
+
+    #[test]
+    fn p16_a_repeated_publish_stands_once() {
+        let mut model = model_with(3);
+        model.attempts[0].repeats = Some(Repeats::new((7, 1)));
+        let ask = |model: &mut Model| model.asked(0);
+        ask(&mut model);
+        assert_eq!(model.published(0, 0, "WRITTEN", true), Ok(()));
+        ask(&mut model);
+        assert_eq!(model.clone().published(0, 0, "DURABLE", true), Ok(()));
+        assert_eq!(model.clone().published(0, 1, "DURABLE", true).expect_err("twice").promise, "P16");
+        assert_eq!(model.clone().published(0, 1, "DURABLE", false), Ok(()), "older than the window");
+        let mut killed = model.clone();
+        killed.ended(End::Killed { after_failure: false });
+        ask(&mut killed);
+        assert_eq!(killed.published(0, 1, "DURABLE", true).expect_err("it was written").promise, "P16");
+        // The power took it, or not: one of the two, and not both.
+        model.ended(End::PowerLost);
+        ask(&mut model);
+        let mut kept = model.clone();
+        assert_eq!(kept.published(0, 0, "DURABLE", true), Ok(()));
+        let mut taken = model.clone();
+        assert_eq!(taken.published(0, 2, "DURABLE", true), Ok(()));
+        assert_eq!(taken.delivered("t", 0, b"m0.", &|_, _| true).expect_err("twice").promise, "P16");
+        // Refused for good: it may be stored by none of them.
+        let mut refused = model_with(1);
+        refused.attempts[0].repeats = Some(Repeats::new((7, 1)));
+        ask(&mut refused);
+        ask(&mut refused);
+        refused.refused(0);
+        assert_eq!(refused.attempts[0].fate, Fate::Unanswered);
+        refused.refused(0);
+        assert_eq!(refused.attempts[0].fate, Fate::Refused);
     }
 
     #[test]

@@ -91,6 +91,8 @@ pub enum Mutant {
     CountAsSent,
     /// Looks into the directory now and then, by a number that is not the seed's.
     OutsideEntropy,
+    /// An id that was heard before is taken for another one.
+    ForgetIds,
     /// `queues/` is not forced.
     DropForceDirOfQueues,
     /// Files stay open until the process ends.
@@ -105,7 +107,7 @@ static OUTSIDE: AtomicU64 = AtomicU64::new(0);
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 33] = [
+    pub const ALL: [Mutant; 34] = [
         Mutant::DropForceOfSegment,
         Mutant::DropForceOfWatermark,
         Mutant::DropForceOfTmp,
@@ -139,6 +141,7 @@ impl Mutant {
         Mutant::RemoveBeforeTheCopy,
         Mutant::CountAsSent,
         Mutant::OutsideEntropy,
+        Mutant::ForgetIds,
     ];
 
     /// Those that break no promise, and why. Whether that is so is tried like everything else.
@@ -187,6 +190,7 @@ pub struct Mutation {
     mutant: Option<Mutant>,
     seen: u64,
     answered: BTreeSet<EffectId>,
+    ids: BTreeSet<Vec<u8>>,
     watermarks: BTreeMap<String, FileId>,
 }
 
@@ -210,6 +214,25 @@ impl Mutation {
     /// Whether the broker is told that bytes were sent when it has said them.
     pub(crate) fn counts_as_sent(&self) -> bool {
         self.mutant == Some(Mutant::CountAsSent)
+    }
+
+    /// What the broker hears of what a client sends.
+    pub(crate) fn hear(&mut self, bytes: &mut [u8]) {
+        if self.mutant != Some(Mutant::ForgetIds) {
+            return;
+        }
+        const BEFORE: &[u8] = b" id=";
+        let mut at = 0;
+        while let Some(found) = bytes[at..].windows(BEFORE.len()).position(|window| window == BEFORE) {
+            let begin = at + found + BEFORE.len();
+            let length = bytes[begin..].iter().take_while(|byte| byte.is_ascii_digit() || **byte == b':').count();
+            let id = &mut bytes[begin..begin + length];
+            if !self.ids.insert(id.to_vec()) {
+                // Sequences are never so high.
+                id.iter_mut().rev().take_while(|byte| **byte != b':').for_each(|digit| *digit = b'9');
+            }
+            at = begin + length;
+        }
     }
 
     /// Gives the broker its bug, where that is one of its own source.

@@ -112,6 +112,12 @@ impl Harness {
         self.run();
     }
 
+    /// The operator wants another configuration. Runs until all is quiet.
+    pub fn reconfigure(&mut self, config: Config) {
+        self.tell(Event::Reconfigure { config: Box::new(config), kept_elsewhere: Vec::new() });
+        self.run();
+    }
+
     /// A new client.
     pub fn connect(&mut self) -> ConnectionId {
         let connection = ConnectionId(self.clients.len() as u64);
@@ -200,6 +206,11 @@ impl Harness {
     /// The time now.
     pub fn now(&self) -> Now {
         self.now
+    }
+
+    /// When the broker wants to be woken, milliseconds from now, rounded down.
+    pub fn wakes_in_ms(&self) -> Option<u64> {
+        self.broker.next_wake().map(|wake| wake.saturating_sub(self.now.monotonic_ns) / 1_000_000)
     }
 
     /// Lets milliseconds pass; the broker is woken when it wants to be.
@@ -569,6 +580,11 @@ impl NaiveDisk {
     /// Takes a file away, as a person would. Panics where there is none.
     pub fn take_away(&mut self, path: &str) {
         self.files.remove(path).unwrap_or_else(|| panic!("no file {path}"));
+    }
+
+    /// How many files stand open.
+    pub fn open_files(&self) -> usize {
+        self.handles.values().filter(|handle| handle.open).count()
     }
 
     /// Forgets every open file, as the end of a process does.

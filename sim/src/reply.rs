@@ -16,12 +16,14 @@ pub struct Message {
 /// One whole reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Seen {
-    /// `OK <offset> <level>`.
+    /// `OK <offset> <level>`, for a batch `OK <first offset> <level> <count>`.
     Published {
         /// The offset.
         offset: u64,
         /// The level that it says was reached.
         level: String,
+        /// How many messages it says the batch has.
+        count: Option<u64>,
     },
     /// `ERR <code> …`.
     Error(String),
@@ -72,7 +74,12 @@ pub fn take(shape: Shape, bytes: &[u8]) -> Result<Option<(Seen, usize)>, Broken>
         Shape::Line => {
             let words: Vec<&str> = first.split(' ').collect();
             match words[..] {
-                ["OK", offset, level] => Seen::Published { offset: number(offset)?, level: level.to_owned() },
+                ["OK", offset, level] => {
+                    Seen::Published { offset: number(offset)?, level: level.to_owned(), count: None }
+                }
+                ["OK", offset, level, count] => {
+                    Seen::Published { offset: number(offset)?, level: level.to_owned(), count: Some(number(count)?) }
+                }
                 ["ACKED", offset] => Seen::Acked(number(offset)?),
                 ["SOUGHT", offset] => Seen::Sought(number(offset)?),
                 _ => Seen::Lines(vec![first]),

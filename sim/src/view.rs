@@ -70,8 +70,8 @@ impl LogView {
                 if frame.offset != expected {
                     break;
                 }
-                if let Some(message) = plimsoll_core::message::Message::parse(frame.payload) {
-                    messages.push((frame.offset, message.value.to_vec()));
+                for (offset, message) in plimsoll_core::message::messages(&frame).into_iter().flatten() {
+                    messages.push((offset, message.value.to_vec()));
                 }
                 expected += frame.count;
                 at += frame.size();

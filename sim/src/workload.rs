@@ -100,6 +100,10 @@ pub struct Plan {
     pub payload_bytes: u32,
     /// A client's mean pause between actions, nanoseconds.
     pub pause_ns: u64,
+    /// The ids that producers give themselves; empty: nobody has one.
+    pub producers: Vec<u64>,
+    /// Whether messages are published in batches, too.
+    pub batches: bool,
     /// What goes wrong.
     pub rates: Rates,
 }
@@ -142,6 +146,8 @@ impl Plan {
             clients: roles,
             window: number(d, "requests under way", &[1, 2, 4, 16]),
             payload_bytes: number(d, "payload bytes", &[64, 12, 200, 700, 3000]).min(config.payload_bytes_max),
+            producers: [1, 7, u64::MAX, 8, 9][..number(d, "producers with ids", &[0, 0, 1, 2, 5])].to_vec(),
+            batches: number(d, "batches", &["no", "yes", "yes"]) == "yes",
             pause_ns: number(d, "pause between actions, µs", &[50, 1, 500, 20_000]) * 1000,
             rates: draw_rates(d),
             config,
@@ -166,6 +172,8 @@ fn draw_config(d: &mut Decider, profile: &Profile, sector_bytes: u32) -> Config 
     for (setting, name, of) in [
         (Setting::FlushIntervalMs, "flush interval ms", &[0, 0, 0, 1, 30]),
         (Setting::FlushMessages, "flush messages", &[0, 0, 0, 2, 20]),
+        (Setting::DedupSequences, "dedup sequences", &[1000, 1000, 1000, 1, 3]),
+        (Setting::DedupMs, "dedup ms", &[86_400_000, 86_400_000, 86_400_000, 0, 50]),
     ] {
         topic_defaults.set(setting, Some(number(d, name, of)));
     }
@@ -173,6 +181,7 @@ fn draw_config(d: &mut Decider, profile: &Profile, sector_bytes: u32) -> Config 
         topic_defaults,
         segment_bytes: number(d, "segment bytes", &[64 << 20, 512, 1024, 2048, 4096, 16 << 10]),
         payload_bytes_max: number(d, "max payload", &[64 << 10, 100, 1000, 4096]),
+        publish_batch_bytes_max: number(d, "max publish batch", &[1 << 20, 100, 3000]),
         queue_messages: number(d, "queue messages", &[1024, 1, 2, 8, 64]),
         queue_bytes: number(d, "queue bytes", &[64 << 20, 200, 5000]),
         batch_messages: number(d, "batch messages", &[256, 1, 3, 16]),
@@ -189,6 +198,7 @@ fn draw_config(d: &mut Decider, profile: &Profile, sector_bytes: u32) -> Config 
         fetch_bytes_max: number(d, "fetch bytes", &[4 << 20, 1, 1500]),
         group_idle_ms: number(d, "group idle ms", &[300_000, 10, 1000]),
         auto_create: number(d, "auto-create", &["no", "yes"]) == "yes",
+        producers_max: number(d, "max producers", &[1000, 1, 2]),
         idle_anchor_ms: number(d, "idle anchor ms", &[500, 1, 20]),
         ballast_bytes: number(d, "ballast bytes", &[4096, 0, 16 << 10]),
         disk_full_retry_ms: number(d, "disk full retry ms", &[500, 5]),

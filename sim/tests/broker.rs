@@ -126,16 +126,30 @@ fn a_reader_is_not_told_of_damage_where_frames_are_planned_and_not_yet_written()
     let mut h = started(Config { recent_bytes: 0, ..plain() });
     let (c, reader) = (h.connect(), h.connect());
     assert_eq!(h.ask(c, b"PUB DURABLE a\n"), "OK 0 DURABLE\n");
+    h.advance_ms(10);
+    let later = h.now().wall_ms;
     // The write is not executed at all: the file ends where the line is.
     h.stop_before(is_log_write);
     h.send(c, b"PUB ACCEPTED b\n");
     h.go_on();
     h.hold(is_log_force);
-    h.fail_next(is_log_write, IoErrorKind::NoSpace);
+    // Nor is it when the ballast has been given back.
+    (0..2).for_each(|_| h.fail_next(is_log_write, IoErrorKind::NoSpace));
     h.send(reader, b"READ 0 10\n");
     assert_eq!(h.replies(reader), "MSG 0 a\nEND 1\n");
-    h.fail_next(is_log_write, IoErrorKind::NoSpace);
-    assert_eq!(h.ask(reader, b"SEEK g time=0\n"), "SOUGHT 0\n");
+    for (time, offset) in [(0, 0), (later, 1)] {
+        assert_eq!(h.ask(reader, format!("SEEK g time={time}\n").as_bytes()), format!("SOUGHT {offset}\n"));
+    }
+    assert_eq!((h.unfired_failures(), h.disk.file(&segment(0)).map(<[u8]>::len)), (0, Some(30)));
+}
+
+// A late completion must not match newer work.
+#[test]
+fn every_effect_has_an_id_of_its_own() {
+    let mut h = started(plain());
+    let c = h.connect();
+    h.ask(c, b"CREATE @t\nPUB @t DURABLE x\nFETCH g 1 0\nSTATUS\n");
+    assert!(h.effects.is_sorted_by(|(a, _), (b, _)| a < b));
 }
 
 // ---- group commit -----------------------------------------------------------------------------------------------------
@@ -1151,35 +1165,43 @@ fn p7_a_file_that_became_shorter_or_cannot_be_read_is_an_error() {
 fn p7_a_reader_is_told_of_what_no_checksum_says() {
     type Damage = fn(&mut Vec<u8>, Salt);
     let filler: Damage = |log, salt| {
-        log.truncate(4 * 37);
-        record::encode_padding(log, salt, 4, 4, 0, 37);
+        log.truncate(4 * 110);
+        record::encode_padding(log, salt, 4, 4, 0, 110);
     };
     let filler_before_others: Damage = |log, salt| {
-        let rest = log.split_off(3 * 37);
-        log.truncate(2 * 37);
-        record::encode_padding(log, salt, 2, 2, 0, 37);
+        let rest = log.split_off(3 * 110);
+        log.truncate(2 * 110);
+        record::encode_padding(log, salt, 2, 2, 0, 110);
         log.extend_from_slice(&rest);
     };
-    let length: Damage = |log, _| log[4 * 37 + 2] = 1;
+    let length: Damage = |log, _| log[4 * 110 + 2] = 1;
+    let shorter: Damage = |log, _| log.truncate(3 * 110 + 20);
     let no_message: Damage = |log, salt| {
-        log.truncate(4 * 37);
-        record::encode(log, salt, 4, 4, Kind::QueueOperation as u8, 0, |out| out.extend_from_slice(b"abcdefgh"));
+        log.truncate(4 * 110);
+        record::encode(log, salt, 4, 4, Kind::QueueOperation as u8, 0, |out| out.extend_from_slice(&[b'v'; 81]));
     };
-    for (damage, messages, sentence) in [
-        (filler, 4, "the segment ends before it, segment 0, position 185"),
-        (filler_before_others, 2, "a record is missing, segment 0, position 111"),
-        (length, 4, "a record that does not end, segment 0, position 148"),
-        (no_message, 4, "a record that is no message, segment 0, position 148"),
+    // How many messages come, what stops them, and where a reader of frames is stopped, who judges for himself what is in them.
+    for (damage, messages, sentence, raw) in [
+        (filler, 4, "the segment ends before it, segment 0, position 550", Some(550)),
+        (filler_before_others, 2, "a record is missing, segment 0, position 330", None),
+        (length, 4, "a record that does not end, segment 0, position 440", Some(440)),
+        (shorter, 3, "the file is shorter than it was, segment 0, position 330", Some(330)),
+        (no_message, 4, "a record that is no message, segment 0, position 440", None),
     ] {
-        let mut h = started(Config { recent_bytes: 0, ..plain() });
+        let mut h = started(Config { recent_bytes: 0, segment_bytes: 5 * 110, ..plain() });
         let c = h.connect();
-        h.ask(c, &b"PUB DURABLE abcdefgh\n".repeat(5));
+        h.ask(c, format!("PUB DURABLE {}\n", "v".repeat(81)).repeat(6).as_bytes());
         let salt = salt(&h.disk, "default", 0);
         damage(h.disk.file_mut(&segment(0)), salt);
-        assert_eq!(h.ask(c, b"READ 0 5\n").matches("MSG ").count(), messages, "{sentence}");
-        let reply = h.ask(c, format!("READ {messages} 5\n").as_bytes());
-        assert!(reply.starts_with(&format!("ERR CORRUPT offset {messages} of topic default")), "{reply}");
-        assert!(reply.contains(sentence), "{reply}");
+        assert_eq!(h.ask(c, b"READ 0 6\n").matches("MSG ").count(), messages, "{sentence}");
+        let corrupt = format!("ERR CORRUPT offset {messages} of topic default");
+        let reply = h.ask(c, format!("READ {messages} 6\n").as_bytes());
+        assert!(reply.starts_with(&corrupt) && reply.contains(sentence), "{reply}");
+        let reply = h.ask(c, format!("READRAW {messages} 1000\n").as_bytes());
+        match raw {
+            Some(at) => assert!(reply.starts_with(&corrupt) && reply.contains(&format!("position {at};")), "{reply}"),
+            None => assert!(reply.starts_with("FRAMES "), "{reply}"),
+        }
     }
 }
 

@@ -65,6 +65,20 @@ fn p10_a_recovery_that_cannot_do_a_step_halts() {
     }
 }
 
+/// Between the look and the removal somebody else may have removed it; what can't be looked at stays, and is not forgotten.
+#[test]
+fn a_leftover_that_is_gone_is_removed_and_one_that_cannot_be_listed_is_not() {
+    let half = |effect: &Effect, path: &str| {
+        matches!(effect, Effect::List { .. } | Effect::RemoveDir { .. }) && path == "topics/half.tmp"
+    };
+    let listed = move |effect: &Effect, path: &str| matches!(effect, Effect::List { .. }) && half(effect, path);
+    let removed = move |effect: &Effect, path: &str| matches!(effect, Effect::RemoveDir { .. }) && half(effect, path);
+    let h = restarted(|h| h.fail_next(removed, IoErrorKind::NotFound));
+    assert_eq!((h.halted.is_some(), h.unfired_failures()), (false, 0));
+    let h = restarted(|h| (0..2).for_each(|_| h.fail_next(listed, IoErrorKind::Other)));
+    assert_eq!((h.halted.is_some(), h.unfired_failures()), (true, 0));
+}
+
 /// The mark of a write that failed for want of room, and was given up, hits the next force: that one was not tried.
 #[test]
 fn p10_only_a_force_behind_a_failed_write_is_tried_again() {

@@ -196,3 +196,20 @@ fn what_follows_a_quit_is_not_taken_up() {
     let other = h.connect();
     assert!(h.ask(other, b"STATUS\n").contains(" next=0 "));
 }
+
+/// A broker that waits for nothing costs nothing.
+#[test]
+fn nobody_is_waited_for_in_vain() {
+    let mut h = started(Config { send_stall_ms_max: 1000, ..plain() });
+    let c = h.connect();
+    h.send(c, b"PIN");
+    assert_eq!(h.wakes_in_ms(), None, "it was sent nothing that it could take");
+    assert_eq!(h.ask(c, b"G\n"), "PONG\n");
+    assert_eq!(h.wakes_in_ms(), Some(1000));
+    h.advance_ms(1000);
+    assert_eq!(h.wakes_in_ms(), None, "it has taken everything");
+    h.send(c, b"FETCH g 1 5000\n");
+    assert_eq!(h.wakes_in_ms(), Some(5000));
+    h.disconnect(c);
+    assert_eq!(h.wakes_in_ms(), None, "it has left");
+}

@@ -93,6 +93,13 @@ fn a_quiet_topic_is_forced() {
     let before = forces(&h);
     h.ask(c, b"PUB WRITTEN x\n");
     assert_eq!(forces(&h), before);
+    // Nor is the topic quiet while something is published.
+    h.advance_ms(10);
+    h.ask(c, b"PUB WRITTEN x\n");
+    h.advance_ms(19);
+    assert_eq!(forces(&h), before);
+    h.advance_ms(20);
+    assert_eq!(line(&mut h), "durable=3");
 }
 
 #[test]
@@ -136,4 +143,17 @@ fn the_largest_window_is_told() {
     h.ask(c, b"PUB DURABLE x\n");
     let status = h.ask(c, b"STATUS\n");
     assert!(status.contains(" unforcedMax=3 unforcedMaxMs=50\n"), "{status}");
+}
+
+#[test]
+fn what_a_force_takes_is_told() {
+    let mut h = started(plain());
+    let c = h.connect();
+    h.hold(is_log_force);
+    h.ask(c, b"PUB DURABLE x\n");
+    h.advance_ns(3_500_000);
+    h.release();
+    h.run();
+    let status = h.ask(c, b"STATUS\n");
+    assert!(status.contains(" forces=1 forceMeanUs=3500 forceTotalMs=3 "), "{status}");
 }

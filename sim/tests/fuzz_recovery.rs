@@ -65,12 +65,21 @@ fn mend(bytes: &mut [u8], every: usize, salt: Salt) {
     while position + 64 < bytes.len() {
         let size = 1 + usize::from(bytes[position]) % 30;
         // Of any kind, known or not.
-        let kind = if bytes[position + 1] < 128 { Kind::Message as u8 } else { bytes[position + 1] };
+        let kind = match bytes[position + 1] {
+            0..64 => Kind::Message as u8,
+            64..128 => Kind::Batch as u8,
+            kind => kind,
+        };
         let mut frame = Vec::new();
-        let body = bytes[position + 29..position + 29 + size].to_vec();
+        let mut body = bytes[position + 29..position + 29 + size].to_vec();
+        // Of a batch what it says of itself is right, or nearly.
+        if kind == Kind::Batch as u8 && size > 9 {
+            let length = size as u8 - 8 - bytes[position + 3] / 100;
+            body[..9].copy_from_slice(&[0, 0, 0, 1 + bytes[position + 4] / 200, 0, 0, 0, length, 0]);
+        }
         record::encode(&mut frame, salt, offset, u64::from(bytes[position + 2]) % 8, kind, 0, |out| out.extend(body));
         bytes[position..position + frame.len()].copy_from_slice(&frame);
         position += frame.len() + every % 7;
-        offset += 1;
+        offset += record::interpret(offset, &frame[record::HEADER_BYTES..]).map_or(1, |frame| frame.count.min(9));
     }
 }

@@ -170,7 +170,7 @@ fn the_mean_of_forces_is_told() {
         h.run();
         h.replies(c);
         let status = h.ask(c, b"STATUS\n");
-        assert!(status.contains(&format!(" forceMeanUs={mean_us}")), "{status}");
+        assert!(status.contains(&format!(" forceMeanUs={mean_us} ")), "{status}");
     }
     assert!(h.ask(c, b"STATUS\n").contains(" forces=3 "));
 }

@@ -178,3 +178,15 @@ fn a_seek_of_an_unheld_group_holds_nothing() {
     assert_eq!(h.ask(a, b"SEEK g 0\n"), "SOUGHT 0\n");
     assert_eq!(h.ask(a, b"FETCH g 1 0\n"), "MSG 0 x\nEND 1\n");
 }
+
+/// A broker runs for long, and descriptors are few.
+#[test]
+fn an_ack_leaves_no_file_open() {
+    let mut h = started(plain());
+    let c = h.connect();
+    h.ask(c, &b"PUB DURABLE x\n".repeat(3));
+    h.ask(c, b"FETCH g 3 0\n");
+    let before = h.disk.open_files();
+    assert_eq!(h.ask(c, b"ACK g 0\nACK g 1\nACK g 2\n"), "ACKED 1\nACKED 3\nACKED 3\n");
+    assert_eq!(h.disk.open_files(), before);
+}

@@ -6,7 +6,7 @@ use plimsoll_core::planted::Planted;
 use plimsoll_sim::enumerate::{Settings, WORKLOADS, enumerate, replay};
 
 /// The mistake, the workload that shows it, the crashes that it takes, and the promise that is broken first.
-const CONTROLS: [(Planted, &str, usize, &str); 20] = [
+const CONTROLS: [(Planted, &str, usize, &str); 22] = [
     (Planted::AcknowledgeBeforeForce, "levels", 1, "P1"),
     (Planted::LengthOnlyRecovery, "ahead", 1, "P8"),
     (Planted::NoByteSearch, "rot", 1, "P1"),
@@ -25,6 +25,8 @@ const CONTROLS: [(Planted, &str, usize, &str); 20] = [
     (Planted::TailInPlace, "levels", 2, "P1"),
     (Planted::RunningSlotFirst, "anchors", 2, "P8"),
     (Planted::NoGroupRewrite, "failed-force", 2, "P5"),
+    (Planted::BatchInTwoFrames, "atomic-batch", 1, "P2"),
+    (Planted::WindowForgotten, "repeats", 1, "P16"),
     (Planted::NoDirectoryForceAtAlter, "settings", 1, "P3"),
     (Planted::NoSettingsRewrite, "settings-failed-force", 2, "P3"),
 ];

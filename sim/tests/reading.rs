@@ -112,6 +112,9 @@ fn a_search_begins_at_the_last_entry_of_the_index() {
         assert_eq!(offsets, [offset]);
         assert_eq!(seen[0].0, position, "{offset}");
     }
+    // All of them are of one millisecond, those before the later entries, too.
+    let time = h.now().wall_ms;
+    assert_eq!(h.ask(c, format!("SEEK g time={time}\n").as_bytes()), "SOUGHT 0\n");
     h.kill_and_restart(config());
     let c = h.connect();
     for (offset, position) in [(511, 0), (512, 65_536), (1024, 131_072)] {
@@ -178,6 +181,22 @@ fn raw_frames_end_at_the_last_that_fits() {
     assert_eq!(h.ask(c, b"READ 2000 1\n"), "END 0\n");
 }
 
+#[test]
+fn a_frame_that_lies_across_two_reads_is_found() {
+    let mut h = started(Config { segment_bytes: 65_700, ..config() });
+    let c = h.connect();
+    // 497 frames of 132 bytes in the first segment. Of the last one 64 bytes come with the first 64 KiB.
+    publish(&mut h, c, 496, 103);
+    h.advance_ms(10);
+    publish(&mut h, c, 2, 103);
+    assert_eq!(raw(&mut h, c, 496, 1), (496, 132));
+    // Its begin, then its end.
+    assert_eq!(reads(&mut h, c, "READRAW 496 1").1, [(0, 65_536), (65_472, 132), (65_472, 132)]);
+    let time = h.now().wall_ms;
+    assert_eq!(reads(&mut h, c, &format!("SEEK g time={time}")).1, [(0, 65_536), (65_472, 132)]);
+    assert!(h.ask(c, b"FETCH g 1 0\n").starts_with("MSG 496 "));
+}
+
 /// Clocks step; the first message at or after a time is the first in the log that says so.
 #[test]
 fn a_time_is_found_in_any_segment() {
@@ -198,12 +217,15 @@ fn a_time_is_found_in_any_segment() {
             let expected = times.iter().position(|stamp| *stamp >= time).map_or(messages, |at| at as u64);
             assert_eq!(h.ask(c, format!("SEEK g time={time}\n").as_bytes()), format!("SOUGHT {expected}\n"), "{time}");
         }
-        // Nothing at or above the line is met.
-        h.hold(is_log_force);
+        // Nothing at or above the line is met: the next message begins a segment, or stands behind the others in theirs.
+        let active = segment(if segment_bytes == 512 { messages } else { 0 });
+        h.hold(move |effect, path| is_log_io(effect, path) && path == active);
         let late = h.now().wall_ms + 1_000_000;
         h.step_wall_ms(1_000_000);
         let other = h.connect();
-        h.send(other, b"PUB WRITTEN x\n");
-        assert_eq!(h.ask(c, format!("SEEK g time={late}\n").as_bytes()), "SOUGHT 60\n");
+        assert_eq!(h.ask(other, b"PUB ACCEPTED x\n"), "OK 60 ACCEPTED\n");
+        let (_, seen) = reads(&mut h, c, &format!("SEEK g time={late}"));
+        assert_eq!(seen.len(), usize::from(segment_bytes != 512));
+        assert_eq!(h.ask(c, b"FETCH g 1 0\n"), "END 0\n");
     }
 }

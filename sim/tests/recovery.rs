@@ -13,6 +13,7 @@ use plimsoll_core::record::{self, Kind};
 use plimsoll_sim::disk::SimDisk;
 use plimsoll_sim::naive::{Harness, NaiveDisk};
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 const WATERMARK: &str = "topics/default/watermark";
@@ -197,7 +198,8 @@ fn the_table_over_every_combination_of_its_inputs() {
 fn whole_frames_above_the_line_are_kept() {
     let disk = directory(&plain(), 5, 3);
     let mut h = restarted(&plain(), &disk);
-    assert_fields(&recovery_line(&h, "default"), &[("status", "OK"), ("records", "8"), ("durable", "5")]);
+    let line = "RECOVERY topic=default status=OK records=8 durable=5 elapsedMs=0";
+    assert_eq!(recovery_line(&h, "default"), line, "nothing is wrong, so there is no reason");
     assert_eq!(read_all(&mut h), messages(8));
 }
 
@@ -423,6 +425,61 @@ fn unused_zeros_behind_an_earlier_segment_are_no_damage_but_other_bytes_before_t
     assert_eq!(h.disk.file(&segments(&disk)[1]).map(<[u8]>::len), Some(4 * FRAME_BYTES), "recovery cut them off");
 }
 
+/// Crash story: the topic without a name.
+#[test]
+fn a_topic_is_unfinished_while_both_its_slots_are_the_first_and_nothing_is_in_it() {
+    let first = watermark::SEQUENCE_UNFINISHED;
+    for (request, sequence, stays) in [
+        ("PING\n", first, false),
+        ("PING\n", first + 1, true),
+        ("PUB @t DURABLE x\n", first, true),
+        ("SEEK @t g start\n", first, true),
+    ] {
+        let mut h = started(plain());
+        let c = h.connect();
+        h.ask(c, format!("CREATE @t\n{request}").as_bytes());
+        h.kill(plain());
+        let slots = Watermark::read(h.disk.file("topics/t/watermark").expect("it"));
+        let mut slot = slots.current().expect("a slot");
+        assert!(slot.sequence > first);
+        slot.sequence = sequence;
+        *h.disk.file_mut("topics/t/watermark") = watermark::new_file(&slot);
+        let (before, disk) = (h.effects.len(), h.disk.clone());
+        h.start();
+        let c = h.connect();
+        assert_eq!(h.ask(c, b"STATUS @t\n").starts_with("STATUS topic=t "), stays, "{request} {sequence}");
+        if !stays {
+            let mut open = BTreeSet::new();
+            for (_, effect) in &h.effects[before..] {
+                match effect {
+                    Effect::Open { file, path } if path.starts_with("topics/t/") && disk.file(path).is_some() => {
+                        open.insert(*file);
+                    }
+                    Effect::CloseFile { file } => _ = open.remove(file),
+                    _ => {}
+                }
+            }
+            assert_eq!(open, BTreeSet::new(), "every file of it is closed");
+        }
+    }
+}
+
+/// The read ahead is waited for also where the next segment begins before it.
+#[test]
+fn p10_a_read_that_fails_is_told_though_nobody_needs_its_bytes() {
+    let (config, mut disk) = several_segments();
+    let path = segments(&disk)[1].clone();
+    disk.file_mut(&path).resize(3 << 20, 0);
+    assert_eq!(restarted(&config, &disk).halted, None);
+    let mut h = Harness::with_disk(config, disk);
+    h.fail_next(
+        move |effect, at| matches!(effect, Effect::Read { position, .. } if *position > 0) && at == path,
+        IoErrorKind::Other,
+    );
+    h.start();
+    assert_eq!((h.halted.as_ref().map(|halt| halt.kind), h.unfired_failures()), (Some(HaltKind::IoFailure), 0));
+}
+
 #[test]
 fn p7_both_slots_unreadable_are_damage() {
     for clean in [false, true] {
@@ -443,17 +500,21 @@ fn p7_both_slots_unreadable_are_damage() {
 
 #[test]
 fn one_torn_slot_is_a_crash_and_is_written_first() {
-    for (torn, clean, order) in [
-        (Some(0), false, [0, 4096]),
-        (Some(4096), false, [4096, 0]),
-        // Both valid: the newer one first.
-        (None, false, [0, 4096]),
-        (None, true, [4096, 0]),
+    let torn = |at: usize| {
+        let mut disk = directory(&plain(), 5, 1);
+        disk.file_mut(WATERMARK)[at + 35] ^= 0xff;
+        disk
+    };
+    let mut equal = directory(&plain(), 5, 1);
+    set_line(&mut equal, |_| ());
+    for (disk, end, order) in [
+        (torn(0), 6, [0, 4096]),
+        (torn(4096), 6, [4096, 0]),
+        // Both valid: the newer one first, and the running one of two that are equal.
+        (directory(&plain(), 5, 1), 6, [0, 4096]),
+        (clean_directory(&plain(), 5), 5, [4096, 0]),
+        (equal, 6, [0, 4096]),
     ] {
-        let mut disk = if clean { clean_directory(&plain(), 5) } else { directory(&plain(), 5, 1) };
-        if let Some(at) = torn {
-            disk.file_mut(WATERMARK)[at + 35] ^= 0xff;
-        }
         let mut h = restarted(&plain(), &disk);
         assert_eq!(h.halted, None);
         let effects: Vec<Effect> = h.effects.iter().map(|(_, effect)| effect.clone()).collect();
@@ -468,7 +529,7 @@ fn one_torn_slot_is_a_crash_and_is_written_first() {
         assert_eq!(steps, [order[0], 1, order[1], 1], "each forced before the other is touched");
         let slots = slots(&h.disk);
         assert!(slots.running.is_some_and(|slot| !slot.clean) && slots.anchored.is_some_and(|slot| !slot.clean));
-        assert_eq!(read_all(&mut h), messages(if clean { 5 } else { 6 }));
+        assert_eq!(read_all(&mut h), messages(end));
     }
 }
 
@@ -560,6 +621,8 @@ fn a_directory_of_another_format_or_of_something_else_is_left_alone() {
     cases.push(("holiday", foreign));
     let mut half = NaiveDisk::default();
     half.put("plimsoll.toml", ours.file("plimsoll.toml").expect("it"));
+    half.put("lost+found/.keep", b"");
+    half.put("topics", b"no directory");
     cases.push(("topics", half));
     for (says, disk) in cases {
         let h = restarted(&plain(), &disk);
@@ -567,7 +630,7 @@ fn a_directory_of_another_format_or_of_something_else_is_left_alone() {
         assert_eq!(*kind, HaltKind::Directory, "{reason}");
         assert!(reason.contains(says) && reason.lines().count() == 1, "{reason}");
         assert_eq!((h.disk.files(), h.disk.dirs()), (disk.files(), disk.dirs()));
-        assert!(inspect(&disk).0.is_err());
+        assert_eq!(inspect(&disk).0.expect_err("refused"), *reason);
     }
     let mut mounted = NaiveDisk::default();
     mounted.put("lost+found/.keep", b"");
@@ -582,11 +645,49 @@ fn a_directory_that_cannot_be_read_is_told() {
     h.fail_next(|effect, path| matches!(effect, Effect::List { .. }) && path.is_empty(), IoErrorKind::Other);
     h.start();
     assert_eq!(h.halted.map(|halt| halt.kind), Some(HaltKind::Directory));
-    let mut h = Harness::with_disk(plain(), disk.clone());
-    h.fail_next(|effect, path| matches!(effect, Effect::Read { .. }) && path.ends_with(".log"), IoErrorKind::Other);
-    h.start();
-    assert_eq!(h.halted.map(|halt| halt.kind), Some(HaltKind::IoFailure));
-    assert_eq!(h.disk.files(), disk.files());
+}
+
+/// Nor is it taken for one that is empty, or damaged.
+#[test]
+fn p10_a_file_or_directory_of_a_topic_that_cannot_be_read_halts() {
+    let mut h = started(plain());
+    publish(&mut h, "DURABLE", 0, 3);
+    let c = h.connect();
+    h.ask(c, b"FETCH g 3 0\nACK g 0\n");
+    h.kill(plain());
+    let disk = h.disk;
+    for path in
+        ["", "/topic.toml", "/watermark", "/groups", "/groups/g.offset", "/log", &segment(0)["topics/default".len()..]]
+    {
+        let path = format!("topics/default{path}");
+        let halts = |matches: fn(&Effect) -> bool| {
+            let (mut h, path) = (Harness::with_disk(plain(), disk.clone()), path.clone());
+            h.fail_next(move |effect, at| matches(effect) && at == path, IoErrorKind::Other);
+            h.start();
+            let halted = h.halted.as_ref().map(|halt| halt.kind);
+            assert_eq!((halted, h.unfired_failures()), (Some(HaltKind::IoFailure), 0));
+            assert_eq!(h.disk.files(), disk.files());
+        };
+        if disk.file(&path).is_none() {
+            halts(|effect| matches!(effect, Effect::List { .. }));
+        } else {
+            halts(|effect| matches!(effect, Effect::Open { .. }));
+            halts(|effect| matches!(effect, Effect::Read { .. }));
+        }
+    }
+}
+
+#[test]
+fn directories_of_groups_that_are_gone_are_made_again() {
+    let mut disk = directory(&plain(), 3, 0);
+    for dir in ["topics/default/groups", "topics/default/queues"] {
+        disk.execute(&Effect::RemoveDir { path: dir.into() }).expect("an empty one");
+    }
+    let mut h = restarted(&plain(), &disk);
+    assert_eq!(h.halted, None);
+    let c = h.connect();
+    assert_eq!(h.ask(c, b"FETCH g 1 0\nACK g 0\n"), format!("MSG 0 {}\nEND 1\nACKED 1\n", value(0)));
+    assert!(h.disk.dirs().contains("topics/default/queues"));
 }
 
 #[test]
@@ -621,11 +722,18 @@ fn leftovers_are_removed_with_their_lines_after_the_anchoring_and_unknown_files_
         "topics/default/groups/g.offset.tmp",
         "topics/default/log/00000000000000000000.log.tmp",
         "topics/default/x.tmp",
+        "topics/file.tmp",
     ];
-    let unknown =
-        ["topics/default/notes.txt", "topics/default/log/12.log", "topics/default/groups/README", "topics/.hidden"];
+    let unknown = [
+        "topics/default/notes.txt",
+        "topics/default/log/12.log",
+        "topics/default/groups/README",
+        "topics/.hidden",
+        "topics/file",
+    ];
     tmp.iter().chain(&unknown).for_each(|path| disk.put(path, b"?"));
     disk.put("topics/new.tmp/log/00000000000000000000.log", b"");
+    disk.put("topics/.trash/x", b"?");
     let mut h = restarted(&plain(), &disk);
     assert_eq!(h.halted, None);
     assert!(h.disk.files().keys().all(|path| !path.contains(".tmp")), "{:?}", h.disk.files().keys());
@@ -634,12 +742,14 @@ fn leftovers_are_removed_with_their_lines_after_the_anchoring_and_unknown_files_
         assert_eq!(h.disk.file(path), Some(&b"?"[..]));
         assert!(reports(&h, "UNKNOWN_FILE").contains(&format!("UNKNOWN_FILE path={path}")), "{path}");
     }
+    assert!(reports(&h, "UNKNOWN_FILE").contains(&"UNKNOWN_FILE path=topics/.trash".to_owned()));
     assert_eq!(reports(&h, "GROUP_TMP_REMOVED"), [format!("GROUP_TMP_REMOVED file={}", tmp[0])]);
     let mut removed = reports(&h, "TMP_REMOVED");
     removed.sort();
     let mut expected = vec![
         format!("TMP_REMOVED path={}", tmp[1]),
         format!("TMP_REMOVED path={}", tmp[2]),
+        format!("TMP_REMOVED path={}", tmp[3]),
         "TMP_REMOVED path=topics/new.tmp".to_owned(),
     ];
     expected.sort();
@@ -651,6 +761,10 @@ fn leftovers_are_removed_with_their_lines_after_the_anchoring_and_unknown_files_
         let at = lines.iter().position(|line| *line == format!("remove {what}")).expect("removed");
         assert!(at > anchored, "{what}");
     }
+    let last = |line: &str| lines.iter().rposition(|other| other == line);
+    assert!(last("forcedir topics") > last("rmdir topics/new.tmp"), "the removal is forced");
+    // Of a directory the name is made sure of first; a file was no topic.
+    assert_eq!((count(&lines, "mkdir topics/new"), count(&lines, "mkdir topics/file")), (1, 0));
     assert_eq!(read_all(&mut h), messages(4));
 }
 
@@ -662,6 +776,8 @@ fn segments_below_the_start_are_ignored_whatever_is_missing_and_removed_after_th
     // Crash story: unlinks out of order. And what is left of the first is damaged.
     disk.take_away(&paths[1]);
     disk.file_mut(&paths[0])[3] ^= 1;
+    let topic = inspect(&disk).0.expect("findings").topics.remove(0);
+    assert_eq!((topic.below_start(), topic.bytes), (&[0, 8][..], 8 * FRAME_BYTES as u64));
     let mut h = restarted(&config, &disk);
     assert_eq!(h.halted, None);
     assert_eq!(segments(&h.disk), paths[3..].to_vec(), "both are gone, and the rest is there");
@@ -750,6 +866,10 @@ fn a_clean_stop_leaves_nothing_to_copy_and_the_flag_is_cleared_before_anything_i
     let mut h = restarted(&plain(), &disk);
     let lines = trace(&h);
     assert_eq!((count(&lines, "create"), count(&lines, "rename"), count(&lines, "truncate")), (0, 0, 0), "{lines:?}");
+    // Forced all the same: a restored backup may never have been.
+    for path in ["plimsoll.toml", "topics/default/topic.toml", &segment(0)] {
+        assert!(lines.contains(&format!("force {path}")), "{path}");
+    }
     assert!(slots(&h.disk).current().is_some_and(|slot| !slot.clean));
     let is_ready = |effect: &Effect| matches!(effect, Effect::Report(report) if report.name == "READY");
     let ready = h.effects.iter().position(|(_, effect)| is_ready(effect)).expect("READY");
@@ -759,6 +879,17 @@ fn a_clean_stop_leaves_nothing_to_copy_and_the_flag_is_cleared_before_anything_i
     let before = trace(&h).len();
     h.kill_and_restart(plain());
     assert_eq!(count(&trace(&h)[before..], "create topics/default/log"), 1);
+}
+
+/// A restored backup may never have been forced.
+#[test]
+fn every_segment_is_forced_at_every_start() {
+    let config = Config { segment_bytes: 512, ..plain() };
+    for disk in [clean_directory(&config, 18), directory(&config, 18, 0)] {
+        let lines = trace(&restarted(&config, &disk));
+        let closed = segments(&disk)[..4].iter().filter(|path| lines.contains(&format!("force {path}"))).count();
+        assert_eq!(closed, 4, "{lines:?}");
+    }
 }
 
 #[test]
@@ -865,7 +996,7 @@ fn a_recovery_on_a_full_disk_gets_the_ballast() {
     h.hold(is_log_force);
     publish(&mut h, "WRITTEN", 5, 8);
     h.kill(config.clone());
-    for path in [".log.tmp", "g.offset.tmp"] {
+    for path in ["plimsoll.toml.tmp", ".log.tmp", "g.offset.tmp", "topic.toml.tmp"] {
         let mut h = Harness::with_disk(config.clone(), h.disk.clone());
         h.fail_next(
             move |effect, at| matches!(effect, Effect::Create { .. }) && at.ends_with(path),
@@ -886,6 +1017,7 @@ fn the_first_start_makes_sure_of_the_data_directory_before_it_says_what_it_is() 
     assert!(at("forcedir ..") < at("rename plimsoll.toml.tmp -> plimsoll.toml"));
     assert!(at("forcedir ") < at("rename plimsoll.toml.tmp -> plimsoll.toml"));
     // Crash story: the topic that was a tmp.
+    assert!(!lines.contains(&"mkdir topics/default".to_owned()), "its name is free");
     let renamed = at("rename topics/default.tmp -> topics/default");
     assert!(lines[renamed..].iter().any(|line| line == "forcedir topics"));
     for path in ["topic.toml", "watermark", "log/00000000000000000000.log"] {
@@ -894,6 +1026,14 @@ fn the_first_start_makes_sure_of_the_data_directory_before_it_says_what_it_is() 
     for dir in ["", "/log", "/groups", "/queues"] {
         assert!(at(&format!("forcedir topics/default.tmp{dir}")) < renamed);
     }
+}
+
+#[test]
+fn p10_a_first_start_that_cannot_look_for_topics_halts() {
+    let mut h = Harness::new(plain());
+    h.fail_next(|effect, path| matches!(effect, Effect::List { .. }) && path == "topics", IoErrorKind::Other);
+    h.start();
+    assert_eq!(h.halted.map(|halt| halt.kind), Some(HaltKind::IoFailure));
 }
 
 // ---- interrupted, and done again (P9) ------------------------------------------------------------------------------------------------

@@ -57,6 +57,20 @@ fn making_a_topic_again_changes_nothing_and_does_not_pretend() {
     assert!(h.ask(c, b"ALTER @nowhere roll-ms=2\n").starts_with("ERR NO_TOPIC "));
 }
 
+/// The new file's name is forced before the change is answered.
+#[test]
+fn p3_a_change_is_answered_when_a_power_loss_cannot_take_it() {
+    let mut h = started(plain());
+    let c = h.connect();
+    h.ask(c, b"CREATE @t\n");
+    h.hold(|effect, path| matches!(effect, Effect::ForceDir { .. }) && path == "topics/t");
+    assert_eq!(h.ask(c, b"ALTER @t roll-ms=1\n"), "");
+    assert_eq!(h.held(), 1);
+    h.release();
+    h.run();
+    assert_eq!(h.replies(c), "ALTERED t\n");
+}
+
 /// A replacement at a time, each with what the one before it has changed.
 #[test]
 fn changes_wait_for_each_other() {

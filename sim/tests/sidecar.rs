@@ -294,6 +294,26 @@ fn it_is_written_by_the_first_reader_and_read_by_the_next() {
     assert_eq!(reads(&mut h, "READ 0 1"), ["read .log"]);
 }
 
+/// What stays of the index is of the frames that stay in the segment.
+#[test]
+fn one_of_a_segment_whose_tail_a_recovery_has_copied_is_known_again() {
+    let config = Config { segment_bytes: 1 << 20, copy_whole_bytes_max: 0, ..config() };
+    let mut h = started(config.clone());
+    publish(&mut h, "default", 20);
+    let c = h.connect();
+    h.hold(is_log_force);
+    assert_eq!(h.ask(c, b"PUB WRITTEN tail\n"), "OK 20 WRITTEN\n");
+    h.kill_and_restart(config);
+    assert_eq!(segments(&h.disk).len(), 2);
+    let c = h.connect();
+    h.ask(c, b"READ 9 1\n");
+    assert_eq!(indexes(&h.disk), [layout::index(DIR, 0)]);
+    let before = trace(&h).len();
+    h.ask(c, b"READ 9 1\n");
+    let lines = &trace(&h)[before..];
+    assert_eq!((count(lines, &format!("read {}", layout::index(DIR, 0))), count(lines, "write")), (1, 0), "{lines:?}");
+}
+
 #[test]
 fn one_without_a_closed_segment_is_removed_at_the_start_with_its_line() {
     let mut h = served();

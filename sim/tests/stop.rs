@@ -185,6 +185,7 @@ fn a_topic_is_anchored_when_it_is_quiet_and_settled() {
     assert_eq!(forces(&h), before + 2);
     h.advance_ms(60_000);
     assert_eq!(forces(&h), before + 2, "once");
+    assert_eq!(h.wakes_in_ms(), None, "nor is it looked at again");
     h.send(c, b"PUB DURABLE z\n");
     h.advance_ms(1000);
     assert_eq!(forces(&h), before + 4);

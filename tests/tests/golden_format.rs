@@ -5,7 +5,7 @@ use plimsoll_core::log::index::{self, Entry};
 use plimsoll_core::log::sidecar::{self, Sidecar};
 use plimsoll_core::log::watermark::{self, Slot};
 use plimsoll_core::message;
-use plimsoll_core::record::{self, Decoded, LogId, Salt};
+use plimsoll_core::record::{self, Decoded, Kind, LogId, Salt};
 use plimsoll_tests::{page, workspace};
 
 const LOG_ID: LogId = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
@@ -56,6 +56,24 @@ fn a_message() {
 #[test]
 fn a_message_with_key_and_header() {
     assert_golden("keyed", &frame(1, 1, Some(b"k"), &[(b"type", b"greeting")], b"world"));
+}
+
+#[test]
+fn a_batch() {
+    let mut out = Vec::new();
+    record::encode(&mut out, salt(), 2, 2, Kind::Batch as u8, ACCEPTED_MS + 2000, |out| {
+        out.extend_from_slice(&2u32.to_be_bytes());
+        for value in [&b"a"[..], b"bc"] {
+            message::encode_batched_head(out, None, value.len());
+            out.extend_from_slice(value);
+        }
+    });
+    assert_golden("batch", &out);
+    let bytes = golden("batch");
+    let Decoded::Frame(frame) = record::decode(&bytes, salt()) else { panic!("a frame") };
+    let messages: Vec<(u64, &[u8])> =
+        message::messages(&frame).expect("a batch").map(|(offset, message)| (offset, message.value)).collect();
+    assert_eq!(messages, [(2, &b"a"[..]), (3, b"bc")]);
 }
 
 #[test]

@@ -232,7 +232,7 @@ fn any_bytes_keys_and_headers_come_back_as_they_were() {
     let headers = [(b"type".to_vec(), b"created".to_vec()), (b"any".to_vec(), all.clone())];
     for value in values {
         for (key, headers) in [(None, &[][..]), (Some(&all[..]), &headers)] {
-            let outcome = client.publish(None, Level::Durable, &Publication { value, key, headers });
+            let outcome = client.publish(None, Level::Durable, &Publication { value, key, headers, id: None });
             assert!(matches!(outcome, Ok(Outcome::Stored { .. })), "{outcome:?}");
         }
     }

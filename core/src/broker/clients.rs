@@ -4,7 +4,8 @@ use super::{Broker, INPUT_BYTES_MAX, Phase, Timer, halted, stopping};
 use crate::connection::{Connection, Slot, Stall};
 use crate::effect::{ConnectionId, Effect, ReplyPart};
 use crate::error::{Code, RequestError};
-use crate::protocol::{Next, Reply, Request, line};
+use crate::protocol::line::{self, Limits};
+use crate::protocol::{Next, Reply, Request};
 use alloc::format;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -21,7 +22,12 @@ impl Broker {
             self.io.tell(Effect::Disconnect { connection: id, now: false });
             return;
         }
-        let client = Connection::new(self.config.payload_bytes_max, self.now().monotonic_ns);
+        let limits = Limits {
+            payload_bytes_max: self.config.payload_bytes_max,
+            batch_bytes_max: self.config.publish_batch_bytes_max,
+            batch_messages_max: self.config.queue_messages,
+        };
+        let client = Connection::new(limits, self.now().monotonic_ns);
         self.connections.insert(id, client);
     }
 

@@ -109,8 +109,8 @@ impl Broker {
             return;
         }
         let quiet_ns = self.now().monotonic_ns.saturating_sub(topic.borrow().last_publish_ns);
-        let quiet = quiet_ns >= self.config.idle_anchor_ms * 1_000_000 && topic.borrow().is_settled();
-        if quiet && topic.borrow().anchored != topic.borrow().durable {
+        let quiet = quiet_ns >= self.config.idle_anchor_ms * 1_000_000;
+        if quiet && topic.borrow().is_settled() && topic.borrow().anchored != topic.borrow().durable {
             // From here on no slot write may begin beside it.
             topic.borrow_mut().anchoring = true;
             self.spawn(|io| {
@@ -120,8 +120,7 @@ impl Broker {
                 })
             });
         } else {
-            let idle_ns = self.config.idle_anchor_ms * 1_000_000;
-            if quiet_ns >= idle_ns && !mem::replace(&mut topic.borrow_mut().commit.flush_now, true) {
+            if quiet && !mem::replace(&mut topic.borrow_mut().commit.flush_now, true) {
                 self.topics_to_pump.insert(id);
             }
             self.arm_idle(id);
@@ -210,10 +209,11 @@ fn answer_below(
     connections: &mut BTreeMap<ConnectionId, Connection>,
     to_serve: &mut BTreeSet<ConnectionId>,
 ) {
+    // A batch is one frame: with its first message all of it has passed the mark.
     while let Some(waiter) = waiting.front().copied().filter(|waiter| waiter.offset < mark) {
         waiting.pop_front();
         if let Some(client) = connections.get_mut(&waiter.connection) {
-            client.answer(waiter.request, Slot::Published { offset: waiter.offset, level });
+            client.answer(waiter.request, Slot::Published { offset: waiter.offset, level, batch: waiter.batch });
             to_serve.insert(waiter.connection);
         }
     }

@@ -8,6 +8,7 @@
 //! the force of the parent, its running slot has been written a second time and forced; one that is not finished was
 //! promised to nobody, and is removed at the start.
 
+use super::dedup::Dedup;
 use super::group_commit::Commit;
 use super::sidecar::Indexes;
 use super::topic_file::{Alters, TopicToml};
@@ -144,6 +145,7 @@ pub(crate) fn empty(
         anchored: 0,
         anchoring: false,
         groups: BTreeMap::new(),
+        dedup: Dedup::default(),
         parked: VecDeque::new(),
         fetchers: VecDeque::new(),
         last_publish_ns: 0,
@@ -204,9 +206,10 @@ pub(crate) async fn replace(io: &Io, dir: &str, path: &str, bytes: Bytes) -> Res
         return Err(trouble);
     }
     io.rename(&tmp, path).await.map_err(Trouble::Halt)?;
-    if planted!(io, NoDirectoryForceAtAck) && layout::is_of_groups(path)
-        || planted!(io, NoDirectoryForceAtAlter) && path == layout::topic_toml(dir)
-    {
+    if planted!(io, NoDirectoryForceAtAck) && layout::is_of_groups(path) {
+        return Ok(());
+    }
+    if planted!(io, NoDirectoryForceAtAlter) && path == layout::topic_toml(dir) {
         return Ok(());
     }
     io.force_dir(dir).await.map_err(Trouble::Halt)

@@ -74,6 +74,8 @@ struct Force {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Waiter {
     pub(crate) offset: u64,
+    /// For a batch: how many messages it has.
+    pub(crate) batch: Option<u32>,
     pub(crate) connection: ConnectionId,
     /// Which of the connection's requests.
     pub(crate) request: u64,
@@ -216,6 +218,12 @@ pub(crate) struct Pumped {
     pub(crate) roll: bool,
 }
 
+/// Puts a waiter into its place. Nearly all come in the order of their offsets; who repeats a publish waits for an earlier one.
+pub(crate) fn wait(waiting: &mut VecDeque<Waiter>, waiter: Waiter) {
+    let at = waiting.partition_point(|other| other.offset <= waiter.offset);
+    waiting.insert(at, waiter);
+}
+
 impl Commit {
     /// A log whose frames end at `next`, all of them forced.
     pub(crate) fn recovered(next: u64, position: u64) -> Commit {
@@ -228,14 +236,20 @@ impl Commit {
         }
     }
 
-    /// The batch that the next message of `size` bytes goes into.
-    pub(crate) fn batch_for(&mut self, config: &Config, position: u64, offset: u64, size: u64) -> &mut Batch {
+    /// The batch that the next `count` messages, a frame of `size` bytes, go into.
+    pub(crate) fn batch_for(
+        &mut self,
+        config: &Config,
+        position: u64,
+        offset: u64,
+        count: u32,
+        size: u64,
+    ) -> &mut Batch {
         let (messages, bytes) =
             if config.group_commit { (u64::from(config.batch_messages), config.batch_bytes) } else { (1, 0) };
-        let fits = self
-            .queue
-            .back()
-            .is_some_and(|batch| batch.end - batch.first < messages && batch.bytes.len() as u64 + size <= bytes);
+        let fits = self.queue.back().is_some_and(|batch| {
+            batch.end - batch.first + u64::from(count) <= messages && batch.bytes.len() as u64 + size <= bytes
+        });
         if !fits {
             let capacity = size.max(512) as usize;
             self.queue.push_back(Batch { bytes: Vec::with_capacity(capacity), position, first: offset, end: offset });

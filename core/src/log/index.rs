@@ -103,7 +103,7 @@ impl Index {
     /// Takes note of a frame that was read. Padding holds nothing that is looked for.
     pub(crate) fn note_frame(&mut self, position: u64, frame: &Frame<'_>) {
         if frame.kind != Kind::Padding {
-            self.note(frame.offset, position, frame.timestamp_ms());
+            self.note(frame.offset, position, frame.time_ms().unwrap_or(i64::MIN));
         }
     }
 

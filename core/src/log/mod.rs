@@ -5,6 +5,7 @@
 
 pub(crate) mod anchor;
 pub(crate) mod create;
+pub(crate) mod dedup;
 pub(crate) mod group_commit;
 pub mod index;
 pub(crate) mod read;
@@ -24,13 +25,16 @@ use crate::event::Now;
 use crate::group::cursor::Group;
 use crate::io::{Io, Owner, TopicId};
 use crate::message;
-use crate::protocol::{Publish, TopicStatus};
+use crate::planted::planted;
+use crate::protocol::{BodyReader, Publish, TopicStatus};
 use crate::record::{self, Kind, Salt};
-use crate::settings::Policy;
+use crate::settings::{Policy, Setting};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
+use alloc::vec::Vec;
+use dedup::{Dedup, First, Window};
 use group_commit::Commit;
 use index::{Index, Places};
 use sidecar::Indexes;
@@ -92,6 +96,8 @@ pub(crate) struct Space {
 pub(crate) enum Admission {
     /// It has this offset.
     Admitted(u64),
+    /// It has been stored before, here (P16).
+    Known(First),
     /// Its connection waits for room: a roll, a chunk of space, a write.
     Parked,
     /// It was refused, and nothing of it is stored.
@@ -127,6 +133,8 @@ pub(crate) struct Topic {
     pub(crate) anchored: u64,
     pub(crate) anchoring: bool,
     pub(crate) groups: BTreeMap<String, Group>,
+    /// What is known of its producers' publishes.
+    pub(crate) dedup: Dedup,
     /// Connections whose next publish waits for room, first come first served.
     pub(crate) parked: VecDeque<ConnectionId>,
     /// Connections whose FETCH waits for the line to move.
@@ -150,7 +158,7 @@ impl Topic {
         self.segments.get(after.checked_sub(1)?)
     }
 
-    /// Takes a message in, or says why not. `mark` is the connection's membership in the batches (see
+    /// Takes a message or a batch in, or says why not; the offset is that of the first. `mark` is the connection's membership in the batches (see
     /// [`group_commit::Gather`]).
     pub(crate) fn admit(
         &mut self,
@@ -161,12 +169,22 @@ impl Topic {
         mark: &mut Option<group_commit::Mark>,
         publish: &Publish,
     ) -> Admission {
-        let has_key = publish.key.is_some();
-        let body = message::body_bytes(false, publish.key.as_deref(), &publish.headers, publish.value.len());
-        let size = (record::OVERHEAD_BYTES + body) as u64;
+        if let Some(first) = publish.id.and_then(|id| self.known(id, now)) {
+            return Admission::Known(first);
+        }
+        let count = publish.count();
+        let has_id = publish.id.is_some();
+        let body = match publish.batch {
+            None => message::body_bytes(has_id, publish.key.as_deref(), &publish.headers, publish.value.len()),
+            Some(count) => message::batch_bytes(has_id, count, publish.value.len()),
+        };
+        let mut size = (record::OVERHEAD_BYTES + body) as u64;
+        if planted!(io, BatchInTwoFrames) && count > 1 {
+            size += (record::OVERHEAD_BYTES + message::batch_bytes(false, 0, 0)) as u64;
+        }
 
         self.emit_writes(config, io);
-        if let Some(admission) = self.queue_is_full(config, connection, size) {
+        if let Some(admission) = self.queue_is_full(config, connection, count, size) {
             return admission;
         }
         if let Some(admission) = self.make_room(config, io, size) {
@@ -177,18 +195,50 @@ impl Topic {
         let durable = self.durable;
         let segment = self.segments.back_mut().expect("a topic has an active segment");
         let position = segment.end;
-        let batch = self.commit.batch_for(config, position, offset, size);
-        let kind = Kind::Message as u8 | message::flags(false, has_key, !publish.headers.is_empty());
-        record::encode(&mut batch.bytes, segment.salt, offset, durable, kind, now.wall_ms, |out| {
-            message::encode_head(out, None, publish.key.as_deref(), &publish.headers);
-            for piece in publish.value.pieces() {
-                out.extend_from_slice(piece);
+        let end = offset + u64::from(count);
+        let batch = self.commit.batch_for(config, position, offset, count, size);
+        let mut messages = publish.value.reader();
+        match publish.batch {
+            None => {
+                let kind =
+                    Kind::Message as u8 | message::flags(has_id, publish.key.is_some(), !publish.headers.is_empty());
+                record::encode(&mut batch.bytes, segment.salt, offset, durable, kind, now.wall_ms, |out| {
+                    message::encode_head(out, publish.id, publish.key.as_deref(), &publish.headers);
+                    publish.value.pieces().iter().for_each(|piece| out.extend_from_slice(piece));
+                });
             }
-        });
-        batch.end = offset + 1;
+            // All or none: one frame has one checksum, and one write.
+            Some(count) => {
+                let parts = if planted!(io, BatchInTwoFrames) && count > 1 {
+                    [count / 2, count - count / 2]
+                } else {
+                    [count, 0]
+                };
+                let mut first = offset;
+                for part in parts.into_iter().filter(|part| *part > 0) {
+                    record::encode(
+                        &mut batch.bytes,
+                        segment.salt,
+                        first,
+                        durable,
+                        Kind::Batch as u8,
+                        now.wall_ms,
+                        |out| {
+                            let id = publish.id.filter(|_| first == offset);
+                            encode_batch(out, id, part, &mut messages);
+                        },
+                    );
+                    first += u64::from(part);
+                }
+            }
+        }
+        batch.end = end;
         segment.index.note(offset, position, now.wall_ms);
         segment.end += size;
-        self.next += 1;
+        self.next = end;
+        if let Some(id) = publish.id {
+            self.dedup.note(id, First { offset, count, time_ms: now.wall_ms }, self.window(config));
+        }
         self.last_publish_ns = now.monotonic_ns;
         self.commit.flush_now = false;
         self.commit.gather.count(self.id, mark);
@@ -201,9 +251,20 @@ impl Topic {
         Admission::Admitted(offset)
     }
 
+    /// Where a publish with this id was stored, if that is within the topic's window (P16). It may not be written yet.
+    fn known(&self, id: dedup::Id, now: Now) -> Option<First> {
+        self.policy.bound(Setting::DedupSequences)?;
+        self.dedup.find(id, now.wall_ms, self.policy.bound(Setting::DedupMs))
+    }
+
+    /// How much is remembered of its producers.
+    pub(crate) fn window(&self, config: &Config) -> Window {
+        Window::new(&self.policy, config)
+    }
+
     /// The bound on what has an offset and waits to be written (P13). A client that fills it alone waits, too; it is not
     /// told off for pipelining.
-    fn queue_is_full(&mut self, config: &Config, connection: ConnectionId, size: u64) -> Option<Admission> {
+    fn queue_is_full(&mut self, config: &Config, connection: ConnectionId, count: u32, size: u64) -> Option<Admission> {
         let messages = self.next - self.commit.emitted();
         if self.next == self.written {
             self.commit.queue_owner = None;
@@ -211,7 +272,7 @@ impl Topic {
             return None;
         }
         let bytes = self.commit.queued_bytes();
-        if messages < u64::from(config.queue_messages) && bytes + size <= config.queue_bytes {
+        if messages + u64::from(count) <= u64::from(config.queue_messages) && bytes + size <= config.queue_bytes {
             return None;
         }
         if self.commit.write_blocked() {
@@ -349,6 +410,17 @@ impl Topic {
 
     pub(crate) fn active_for_padding(&mut self) -> &mut Segment {
         self.active_mut()
+    }
+}
+
+/// Appends the value of a batch: how many messages, then each with its length, its kind and its value.
+fn encode_batch(out: &mut Vec<u8>, id: Option<dedup::Id>, count: u32, messages: &mut BodyReader<'_>) {
+    out.extend_from_slice(&count.to_be_bytes());
+    for at in 0..count {
+        let value = messages.u32().expect("the codec has counted them") as usize;
+        message::encode_batched_head(out, id.filter(|_| at == 0), value);
+        let whole = messages.read(value, |piece| out.extend_from_slice(piece));
+        debug_assert!(whole, "the codec has measured them");
     }
 }
 

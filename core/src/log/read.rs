@@ -9,7 +9,7 @@ use crate::effect::{FileId, IoError};
 use crate::error::{Code, RequestError};
 use crate::io::Io;
 use crate::log::index::Entry;
-use crate::message::Message;
+use crate::message::{self, Messages};
 use crate::protocol::line;
 use crate::record::{self, Decoded, Frame, Kind, Salt};
 use alloc::format;
@@ -18,10 +18,12 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::RefCell;
 
+/// What a message takes in a reply beside its key, headers and value, roughly.
+const LINE_BYTES: u64 = 53;
 const READ_BYTES_MIN: u64 = 4 << 10;
 const READ_BYTES_MAX: u64 = 1 << 20;
 
-/// Where the frame with `offset` begins, so that a consumer that goes on needs no search.
+/// Where the frame that holds `offset` begins, so that a consumer that goes on needs no search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hint {
     pub(crate) base: u64,
@@ -214,6 +216,10 @@ pub(crate) async fn find_time(
         let Some(base) = base.filter(|base| *base < limit) else { return Ok(limit) };
         let Entry { offset, position, .. } =
             sidecar::begin(&io, &topic, base, |places| places.locate_time(time_ms)).await;
+        // Above the limit there may be frames that are not written yet.
+        if offset >= limit {
+            return Ok(limit);
+        }
         let (start, place) = {
             let topic = topic.borrow();
             let segment = topic.segment_of(base).filter(|segment| segment.base == base);
@@ -222,11 +228,11 @@ pub(crate) async fn find_time(
         let mut found = None;
         let Some(place) = place else { continue };
         find(&io, place, place.end, &mut |_, frame| {
-            let hit = frame.kind == Kind::Message
-                && (start..limit).contains(&frame.offset)
-                && Message::parse(frame.payload).is_some_and(|message| message.timestamp_ms >= time_ms);
+            // The start may lie within a batch, whose messages are all of one time.
+            let is_there = frame.offset < limit && frame.offset + frame.count > start;
+            let hit = is_there && frame.time_ms().is_some_and(|accepted| accepted >= time_ms);
             if hit {
-                found = Some(frame.offset);
+                found = Some(frame.offset.max(start));
             }
             !hit && frame.offset + frame.count < limit
         })
@@ -274,22 +280,40 @@ impl Sink {
                 line::encode_gap(&mut self.delivered.out, self.delivered.next, end);
             }
             _ => {
-                let Some(message) = Message::parse(frame.payload) else {
+                let Some(messages) = message::messages(&frame) else {
                     self.damage(base, position, "a record that is no message");
                     return false;
                 };
-                // At least one message, however large.
-                let bytes = frame.payload.len() as u64 + 40;
-                if self.delivered.messages > 0 && bytes > self.bytes_left() {
-                    self.full = true;
-                    return false;
-                }
-                line::encode_message(&mut self.delivered.out, frame.offset, &message, self.wanted.meta);
-                self.delivered.messages += 1;
+                return self.take_messages(base, position, frame, messages);
             }
         }
         self.delivered.next = end;
         self.delivered.hint = Some(Hint { base, position: position + frame.size() as u64, offset: end });
+        !self.is_full()
+    }
+
+    /// Takes those of a frame's messages that come next; of a batch it may be that some were taken before, and that some are left
+    /// for the next request.
+    fn take_messages(&mut self, base: u64, position: u64, frame: Frame<'_>, messages: Messages<'_>) -> bool {
+        for (offset, message) in messages {
+            if offset < self.delivered.next {
+                continue;
+            }
+            // At least one message, however large.
+            let bytes = message.bytes() as u64 + LINE_BYTES;
+            if self.delivered.messages > 0 && bytes > self.bytes_left() {
+                self.full = true;
+            }
+            if self.is_full() {
+                return false;
+            }
+            line::encode_message(&mut self.delivered.out, offset, &message, self.wanted.meta);
+            self.delivered.messages += 1;
+            self.delivered.next = offset + 1;
+            let is_last = offset + 1 == frame.offset + frame.count;
+            let position = if is_last { position + frame.size() as u64 } else { position };
+            self.delivered.hint = Some(Hint { base, position, offset: offset + 1 });
+        }
         !self.is_full()
     }
 

@@ -23,6 +23,7 @@
 //!
 //! An earlier segment is never torn: a roll forces the old segment before the new one exists.
 
+use super::dedup::{self, Dedup, Window};
 use super::index::Index;
 use super::scan::{Scan, Step};
 use super::search::{Found, Search};
@@ -35,7 +36,8 @@ use crate::group::offset_file;
 use crate::io::{Io, Owner, Task, TaskId, poll};
 use crate::layout;
 use crate::planted::planted;
-use crate::record::{self, Decoded, Invalid, Kind, LogId, Salt};
+use crate::record::{self, Decoded, Frame, Invalid, Kind, LogId, Salt};
+use crate::settings::Policy;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -171,6 +173,8 @@ pub struct TopicFindings {
     pub(crate) below_start: Vec<u64>,
     /// Where in the last segment the frame at the line begins (the segment's own begin if the line is lower).
     pub(crate) line_position: u64,
+    /// What the log, and the file of what has gone from it, say of its producers.
+    pub(crate) dedup: Dedup,
     /// The index of the last segment up to there.
     pub(crate) index_below_line: Index,
 }
@@ -197,6 +201,7 @@ impl TopicFindings {
             segments: Vec::new(),
             below_start: Vec::new(),
             line_position: 0,
+            dedup: Dedup::default(),
             index_below_line: Index::new(stride),
         }
     }
@@ -297,15 +302,15 @@ impl DirectoryFindings {
     }
 }
 
-/// Reads every topic. Between two entries of an index stands at least `stride`.
-pub(crate) async fn inspect(io: &Io, stride: u64) -> Result<DirectoryFindings, IoError> {
+/// Reads every topic.
+pub(crate) async fn inspect(io: &Io, config: &Config) -> Result<DirectoryFindings, IoError> {
     let mut findings = DirectoryFindings::default();
     for entry in io.list(layout::TOPICS).await? {
         let path = layout::topic(&entry.name);
         if entry.name.ends_with(layout::TMP) {
             findings.leftovers.push(path);
         } else if entry.is_dir && layout::is_topic_name(&entry.name) {
-            findings.topics.push(inspect_topic(io, &entry.name, stride).await?);
+            findings.topics.push(inspect_topic(io, config, &entry.name).await?);
         } else {
             findings.unknown.push(path);
         }
@@ -313,14 +318,15 @@ pub(crate) async fn inspect(io: &Io, stride: u64) -> Result<DirectoryFindings, I
     Ok(findings)
 }
 
-async fn inspect_topic(io: &Io, name: &str, stride: u64) -> Result<TopicFindings, IoError> {
+async fn inspect_topic(io: &Io, config: &Config, name: &str) -> Result<TopicFindings, IoError> {
     let begun = io.now().monotonic_ns;
-    let mut findings = inspect_files(io, stride, TopicFindings::new(name, stride)).await?;
+    let mut findings = inspect_files(io, config, TopicFindings::new(name, config.index_stride_bytes)).await?;
     findings.elapsed_ms = io.now().monotonic_ns.saturating_sub(begun) / 1_000_000;
     Ok(findings)
 }
 
-async fn inspect_files(io: &Io, stride: u64, mut topic: TopicFindings) -> Result<TopicFindings, IoError> {
+async fn inspect_files(io: &Io, config: &Config, mut topic: TopicFindings) -> Result<TopicFindings, IoError> {
+    let stride = config.index_stride_bytes;
     let dir = topic.dir();
     let entries = io.list(&dir).await?;
     if entries.is_empty() {
@@ -378,6 +384,17 @@ async fn inspect_files(io: &Io, stride: u64, mut topic: TopicFindings) -> Result
         }
     }
 
+    // What is known of producers whose messages are gone. To guess that it is nothing would store repeated messages twice (P16).
+    let path = layout::producers(&dir);
+    let mut producers = Vec::new();
+    if let Some(file) = read_whole(io, &path).await? {
+        topic.dedup.is_stored = true;
+        producers = match dedup::parse(&file, &topic.toml.log_id) {
+            Some(publishes) => publishes,
+            None => return Ok(topic.damaged("producers-unreadable", path, 0, 0)),
+        };
+    }
+
     // The segments.
     let (mut bases, mut sidecars) = (Vec::new(), Vec::new());
     for entry in list_or_nothing(io, &layout::log(&dir)).await? {
@@ -402,13 +419,21 @@ async fn inspect_files(io: &Io, stride: u64, mut topic: TopicFindings) -> Result
         let expected = topic.start;
         return Ok(topic.damaged("missing-segment", path, 0, expected));
     };
+    let window = Window::new(&Policy::new(&topic.toml.settings, &config.topic_defaults), config);
+    // What is in the log still, because a crash came before its removal, is taken from there.
+    for (id, publish) in producers.into_iter().filter(|(_, publish)| publish.offset < first) {
+        topic.dedup.note(id, publish, window);
+    }
     let mut expected = first;
     for (at, &base) in bases.iter().enumerate() {
         let path = layout::segment(&dir, base);
         let (file, length) = io.open(path.clone()).await?;
         let next_base = bases.get(at + 1).copied();
         let salt = Salt::new(&topic.toml.log_id, base);
-        let mut scanned = scan_segment(io, stride, file, length, salt, base, next_base, topic.line).await?;
+        let mut scanned = scan_segment(io, stride, file, length, salt, base, next_base, topic.line, &mut |frame| {
+            topic.dedup.note_frame(frame, window);
+        })
+        .await?;
         expected = scanned.expected;
         topic.bytes += scanned.end;
         topic.end = expected;
@@ -502,6 +527,7 @@ async fn scan_segment(
     base: u64,
     next_base: Option<u64>,
     line: u64,
+    visit: &mut dyn FnMut(&Frame<'_>),
 ) -> Result<Scanned, IoError> {
     let mut reader = ReadAhead::new(io, file, length);
     let mut scan = Scan::new(salt, 0, base);
@@ -533,6 +559,7 @@ async fn scan_segment(
         match scan.step() {
             Step::Frame { position, frame } => {
                 index.note_frame(position, &frame);
+                visit(&frame);
             }
             Step::Invalid(invalid) => break invalid,
             Step::NeedBytes(needed) => match reader.next().await? {
@@ -618,6 +645,21 @@ impl<'a> ReadAhead<'a> {
     }
 }
 
+/// A file whole, or `None` where there is none.
+async fn read_whole(io: &Io, path: &str) -> Result<Option<Vec<u8>>, IoError> {
+    let (file, length) = match io.open(path.into()).await {
+        Err(error) if error.kind == IoErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let mut bytes = Vec::new();
+    let mut reader = ReadAhead::new(io, file, length);
+    while let Some(piece) = reader.next().await? {
+        bytes.extend_from_slice(&piece);
+    }
+    io.close(file);
+    Ok(Some(bytes))
+}
+
 /// A small file whole, or `None` where there is none.
 pub(crate) async fn read_small(io: &Io, path: &str) -> Result<Option<Bytes>, IoError> {
     let (file, length) = match io.open(path.into()).await {
@@ -659,8 +701,7 @@ impl Inspector {
             if !crate::start::check_format(&task_io).await.map_err(|refusal| refusal.to_string())? {
                 return Ok(DirectoryFindings { never_started: true, ..DirectoryFindings::default() });
             }
-            let mut findings =
-                inspect(&task_io, Config::default().index_stride_bytes).await.map_err(|error| error.to_string())?;
+            let mut findings = inspect(&task_io, &Config::default()).await.map_err(|error| error.to_string())?;
             for entry in task_io.list(layout::DATA).await.map_err(|error| error.to_string())? {
                 if entry.name.ends_with(layout::TMP) {
                     findings.leftovers.push(entry.name);

@@ -77,19 +77,23 @@ pub(crate) async fn restore(
             replace(io, &dir, &layout::topic_toml(&dir), text).await?;
         }
     }
-    for (at, segment) in found.segments.iter().enumerate() {
-        if at + 1 < found.segments.len() && planted!(io, RollWithoutAnchor) {
-            continue;
-        }
+    let forced = if planted!(io, RollWithoutAnchor) { 1 } else { found.segments.len() };
+    for segment in found.segments.iter().rev().take(forced).rev() {
         io.force(segment.file).await.map_err(Trouble::Halt)?;
     }
     force_file(io, layout::topic_toml(&dir)).await?;
+    if found.dedup.is_stored {
+        force_file(io, layout::producers(&dir)).await?;
+    }
     for path in [layout::log(&dir), layout::groups(&dir), layout::queues(&dir)] {
         io.make_dir(&path).await.map_err(Trouble::full_or_halt)?;
         io.force_dir(&path).await.map_err(Trouble::Halt)?;
     }
     io.force_dir(&dir).await.map_err(Trouble::Halt)?;
 
+    if !planted!(io, WindowForgotten) {
+        topic.dedup = core::mem::take(&mut found.dedup);
+    }
     let last = found.segments.len() - 1;
     for (at, mut segment) in core::mem::take(&mut found.segments).into_iter().enumerate() {
         if at < last {
@@ -214,16 +218,15 @@ async fn copy_tail(
         // For a second attempt, when the disk turns out to be full further on.
         found.line_position = 0;
     }
-    found.segments.push(new);
     // Also what an interrupted recovery left behind the base of a later segment.
-    let closed = found.segments.len() - 1;
-    for segment in &mut found.segments[..closed] {
+    for segment in &mut found.segments {
         if segment.length > segment.end {
             io.call(Effect::Truncate { file: segment.file, length: segment.end }).await.map_err(Trouble::Halt)?;
             io.force(segment.file).await.map_err(Trouble::Halt)?;
             segment.length = segment.end;
         }
     }
+    found.segments.push(new);
     Ok(())
 }
 

@@ -99,3 +99,71 @@ impl Scan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Kind;
+    use alloc::vec;
+
+    const SALT: Salt = Salt(7);
+
+    /// Frames of 30 bytes with these offsets.
+    fn frames(offsets: &[u64]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for offset in offsets {
+            record::encode(&mut bytes, SALT, *offset, 0, Kind::Message as u8, 0, |out| out.push(b'x'));
+        }
+        bytes
+    }
+
+    #[test]
+    fn frames_come_with_their_places_in_whatever_pieces() {
+        let bytes = frames(&[5, 6, 7]);
+        for piece in [1, 16, 29, 30, 31, 90] {
+            let mut scan = Scan::new(SALT, 1000, 5);
+            let mut places = Vec::new();
+            for bytes in bytes.chunks(piece) {
+                scan.push(&Bytes::copy_from_slice(bytes));
+                while let Step::Frame { position, frame } = scan.step() {
+                    places.push((frame.offset, position));
+                }
+            }
+            assert_eq!(places, [(5, 1000), (6, 1030), (7, 1060)], "{piece}");
+            assert_eq!((scan.position(), scan.expected(), scan.rest()), (1090, 8, &[][..]));
+        }
+    }
+
+    #[test]
+    fn a_frame_of_another_offset_stops_the_scan_before_it() {
+        for other in [5, 7] {
+            let mut scan = Scan::new(SALT, 0, 5);
+            scan.push(&Bytes::from(frames(&[5, other])));
+            assert!(matches!(scan.step(), Step::Frame { .. }));
+            for _ in 0..2 {
+                assert_eq!(scan.step(), Step::Invalid(Invalid::OffsetMismatch));
+                assert_eq!((scan.position(), scan.expected(), scan.rest()), (30, 6, &frames(&[other])[..]));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_missing_at_the_end_is_told() {
+        let whole = frames(&[5]);
+        for (left, needed, told) in [
+            (0, 16, None),
+            (1, 16, Some(Invalid::ShortHeader)),
+            (15, 16, Some(Invalid::ShortHeader)),
+            (16, 30, Some(Invalid::ShortPayload)),
+            (29, 30, Some(Invalid::ShortPayload)),
+        ] {
+            let mut scan = Scan::new(SALT, 0, 5);
+            scan.push(&Bytes::copy_from_slice(&whole[..left]));
+            assert_eq!(scan.step(), Step::NeedBytes(needed));
+            assert_eq!(scan.at_end(needed), told, "{left}");
+        }
+        let mut scan = Scan::new(SALT, 0, 5);
+        scan.push(&Bytes::from(vec![0; 16]));
+        assert_eq!(scan.step(), Step::Invalid(Invalid::BadLength));
+    }
+}

@@ -365,3 +365,73 @@ async fn create(io: &Io, topic: &Rc<RefCell<Topic>>, closed: &Closed) -> Option<
         created => created.ok(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sidecar(base: u64) -> Sidecar {
+        let entries = (0..5).map(|n| Entry {
+            offset: base + 10 * n,
+            position: 700 * n,
+            time_before_ms: if n == 0 { i64::MIN } else { 1000 + n as i64 / 2 },
+        });
+        Sidecar { log_id: [7; 16], base, end: 9000, fingerprint: 0x1234_5678_9abc_def0, entries: entries.collect() }
+    }
+
+    #[test]
+    fn no_flipped_bit_and_no_cut_is_taken() {
+        let bytes = encode(&sidecar(40));
+        assert_eq!(decode(&bytes), Some(sidecar(40)));
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut flipped = bytes.clone();
+                flipped[at] ^= 1 << bit;
+                assert_eq!(decode(&flipped), None, "byte {at}, bit {bit}");
+            }
+            assert_eq!(decode(&bytes[..at]), None, "cut to {at}");
+        }
+        assert_eq!(decode(&[&bytes[..], &[0]].concat()), None);
+    }
+
+    /// A checksum alone says nothing about what was written.
+    #[test]
+    fn one_that_contradicts_itself_is_not_taken() {
+        type Change = fn(&mut Sidecar);
+        let changes: [Change; 5] = [
+            |said| said.entries.clear(),
+            |said| said.base += 1,
+            |said| said.entries[3].offset = said.entries[2].offset,
+            |said| said.entries[3].position = said.entries[2].position,
+            |said| said.entries[3].time_before_ms = said.entries[2].time_before_ms - 1,
+        ];
+        for change in changes {
+            let mut said = sidecar(40);
+            change(&mut said);
+            assert_eq!(decode(&encode(&said)), None, "{said:?}");
+        }
+    }
+
+    /// P13: what was asked for last stays, within the bound.
+    #[test]
+    fn no_more_is_kept_than_the_bound_allows() {
+        let places = || Rc::new(Places(sidecar(0).entries));
+        let one = Kept { places: places(), made: true }.bytes();
+        let indexes = Indexes::new(1, 3 * one);
+        let is_kept = |file: u64| indexes.0.borrow().kept.contains_key(&FileId(file));
+        (0..3).for_each(|file| indexes.keep_closed(FileId(file), &places()));
+        assert!(indexes.get(FileId(0)).is_some());
+        indexes.keep_closed(FileId(3), &places());
+        assert_eq!([0, 1, 2, 3].map(is_kept), [true, false, true, true]);
+        // The same one again counts once.
+        indexes.keep_closed(FileId(3), &places());
+        assert_eq!(indexes.0.borrow().bytes, 3 * one);
+        indexes.bound(one);
+        assert_eq!([0, 2, 3].map(is_kept), [false, false, true]);
+        indexes.bound(one - 1);
+        assert_eq!((is_kept(3), indexes.0.borrow().bytes, indexes.0.borrow().by_use.len()), (false, 0, 0));
+        // One that does not fit is not kept, and nothing else goes wrong.
+        indexes.keep_closed(FileId(9), &places());
+        assert!(!is_kept(9) && indexes.get(FileId(9)).is_none());
+    }
+}

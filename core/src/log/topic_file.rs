@@ -27,6 +27,9 @@ pub enum FileError {
     Damaged(String),
 }
 
+/// The key of the checksum of all that stands below it.
+const CHECKSUM: &str = "crc32c";
+
 /// What `topic.toml` says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TopicToml {
@@ -43,19 +46,20 @@ impl TopicToml {
     pub fn render(&self) -> String {
         let log_id = u128::from_be_bytes(self.log_id);
         let created_ms = self.created_ms;
-        let mut text = format!(
-            "# A Plimsoll topic. Do not edit while a broker runs.\n\
-             format = {FORMAT}\n\
-             log_id = \"{log_id:032x}\"\n\
-             created_ms = {created_ms}\n"
-        );
+        let mut text = format!("log_id = \"{log_id:032x}\"\ncreated_ms = {created_ms}\n");
         for (row, value) in self.settings.iter() {
             let name = row.name.replace('-', "_");
             let value = row.show(value);
             let quote = if row.words.is_empty() { "" } else { "\"" };
             text.push_str(&format!("{name} = {quote}{value}{quote}\n"));
         }
-        text
+        let checksum = crc32c::crc32c(text.as_bytes());
+        format!(
+            "# A Plimsoll topic. Do not edit while a broker runs; who edits it takes out the line {CHECKSUM}.\n\
+             format = {FORMAT}\n\
+             {CHECKSUM} = \"{checksum:08x}\"\n\
+             {text}"
+        )
     }
 
     /// Reads a file's whole content.
@@ -65,8 +69,10 @@ impl TopicToml {
     /// empty file.
     pub fn parse(file: &[u8]) -> Result<TopicToml, FileError> {
         let names = SETTINGS.each_ref().map(|row| row.name.replace('-', "_"));
-        let known: Vec<&str> = ["log_id", "created_ms"].into_iter().chain(names.iter().map(String::as_str)).collect();
+        let known: Vec<&str> =
+            [CHECKSUM, "log_id", "created_ms"].into_iter().chain(names.iter().map(String::as_str)).collect();
         let keys = Keys::read(file, &known)?;
+        keys.check_sum(file)?;
         let mut settings = Settings::default();
         for (row, name) in SETTINGS.iter().zip(&names) {
             if let Some(text) = keys.text(name, row.words.is_empty())? {
@@ -170,6 +176,26 @@ impl<'a> Keys<'a> {
         i64::from_str_radix(digits.as_str(), digits.radix()).map_err(|_| damaged(format!("{name} is out of range")))
     }
 
+    /// A line that is cut off, or a digit that is another, would change a setting without a word (P7). The checksum is of all that
+    /// stands behind its own line; a cut that takes it takes the log id, too.
+    fn check_sum(&self, file: &[u8]) -> Result<(), FileError> {
+        let Some(told) = self.text(CHECKSUM, false)? else { return Ok(()) };
+        let mut end = 0;
+        for line in file.split_inclusive(|byte| *byte == b'\n') {
+            end += line.len();
+            if line.starts_with(CHECKSUM.as_bytes()) {
+                break;
+            }
+        }
+        let found = format!("{:08x}", crc32c::crc32c(&file[end..]));
+        if told == found {
+            return Ok(());
+        }
+        Err(damaged(format!(
+            "{CHECKSUM} is {told}, but that of the lines below it is {found}; it was damaged or edited"
+        )))
+    }
+
     /// The value of a key that may be missing: the digits of a number, the text of a string.
     fn text(&self, name: &str, number: bool) -> Result<Option<String>, FileError> {
         match (self.0.get(name).map(|value| value.get_ref()), number) {
@@ -203,8 +229,9 @@ mod tests {
     use alloc::string::ToString;
     use proptest::prelude::*;
 
-    const TEXT: &str = "# A Plimsoll topic. Do not edit while a broker runs.\n\
+    const TEXT: &str = "# A Plimsoll topic. Do not edit while a broker runs; who edits it takes out the line crc32c.\n\
         format = 1\n\
+        crc32c = \"f698e16b\"\n\
         log_id = \"000102030405060708090a0b0c0d0eff\"\n\
         created_ms = 1700000000000\n";
     const TOPIC: TopicToml = TopicToml {
@@ -212,6 +239,11 @@ mod tests {
         created_ms: 1_700_000_000_000,
         settings: Settings::NONE,
     };
+
+    /// The text as somebody leaves it who has edited it.
+    fn edited() -> String {
+        TEXT.replace("crc32c = \"f698e16b\"\n", "")
+    }
 
     fn refused(text: &str) -> String {
         match TopicToml::parse(text.as_bytes()) {
@@ -239,7 +271,7 @@ mod tests {
     #[test]
     fn damage_is_named() {
         for (from, to, reason) in [
-            (TEXT, "", "format is missing"),
+            (edited().as_str(), "", "format is missing"),
             ("format = 1\n", "", "format is missing"),
             ("format = 1", "format = \"1\"", "format is no whole number"),
             ("created_ms = 1700000000000\n", "", "created_ms is missing"),
@@ -252,10 +284,10 @@ mod tests {
             ("created_ms", "fsync = \"never\"\ncreated_ms", "\"fsync\" is no setting that this version knows"),
             ("1700000000000", "1700000000000\n[retention]", "\"retention\" is no setting that this version knows"),
         ] {
-            assert_eq!(refused(&TEXT.replace(from, to)), reason);
+            assert_eq!(refused(&edited().replace(from, to)), reason);
         }
-        assert_eq!(refused(&TEXT[..70]), "line 3: key with no value, expected `=`");
-        assert!(refused(&TEXT.replace("format", "created_ms")).starts_with("line 4: "));
+        assert_eq!(refused(&edited()[..110]), "line 3: key with no value, expected `=`");
+        assert!(refused(&edited().replace("format", "created_ms")).starts_with("line 4: "));
         assert_eq!(TopicToml::parse(b"format\xff"), Err(damaged("byte 6 is no text".into())));
         assert_eq!(TopicToml::parse(&[0; 100]).unwrap_err().to_string().lines().count(), 1);
         assert!(check_data_format(TEXT.as_bytes()).is_err());
@@ -263,9 +295,9 @@ mod tests {
 
     #[test]
     fn settings_are_written_as_in_requests_and_checked() {
-        let text = format!("{TEXT}retain_ms = 60000\non_full = \"drop-oldest\"\n");
+        let text = format!("{}retain_ms = 60000\non_full = \"drop-oldest\"\n", edited());
         let topic = TopicToml::parse(text.as_bytes()).expect("a topic");
-        assert_eq!(topic.render(), text);
+        assert_eq!(TopicToml::parse(topic.render().as_bytes()), Ok(topic));
         assert_eq!(topic.settings.get(Setting::RetainMs), Some(60_000));
         assert_eq!(topic.settings.get(Setting::OnFull), Some(1));
         for (from, to, reason) in [
@@ -281,7 +313,7 @@ mod tests {
 
     #[test]
     fn comments_and_spaces_are_free() {
-        let edited = TEXT.replace("format = 1", "# edited\r\n  format=1 # still");
+        let edited = edited().replace("format = 1", "# edited\r\n  format=1 # still");
         assert_eq!(TopicToml::parse(edited.as_bytes()), Ok(TOPIC));
     }
 
@@ -296,6 +328,24 @@ mod tests {
             }
             let topic = TopicToml { log_id, created_ms, settings };
             prop_assert_eq!(TopicToml::parse(topic.render().as_bytes()), Ok(topic));
+        }
+
+        /// Of what stands below its line, and of the line: a setting that is another, or none, is not taken.
+        #[test]
+        fn p7_no_damage_changes_what_is_said(at in 0..200_usize, with: u8, is_cut: bool) {
+            let mut settings = Settings::default();
+            settings.set(Setting::RetainMs, Some(60_000));
+            let topic = TopicToml { settings, ..TOPIC };
+            let mut file = topic.render().into_bytes();
+            let at = at % file.len();
+            if is_cut {
+                file.truncate(at);
+            } else {
+                file[at] = with;
+            }
+            if let Ok(read) = TopicToml::parse(&file) {
+                prop_assert_eq!(read, topic);
+            }
         }
 
         #[test]

@@ -39,6 +39,8 @@ const HEAD_BYTES_MAX: usize = 128;
 #[derive(Debug)]
 pub struct LineCodec {
     payload_bytes_max: usize,
+    batch_bytes_max: usize,
+    batch_messages_max: u32,
     line_bytes_max: usize,
     state: State,
 }
@@ -50,7 +52,7 @@ enum State {
     Line { scanned: usize },
     /// In the middle of a line that was refused for its length; its body may follow.
     OverlongLine { body: Option<(&'static Verb, usize)> },
-    /// The first of the `length` bytes of this PUBN; a newline follows them.
+    /// The first of the `length` bytes of this PUBN or PUBB; a newline follows them.
     Body { publish: Box<Publish>, length: usize },
     /// One of the last `left` bytes of a request that was refused; a newline follows them.
     RefusedBody { verb: &'static Verb, left: usize },
@@ -60,12 +62,25 @@ enum State {
 
 const LINE_BEGINS: State = State::Line { scanned: 0 };
 
+/// How large what a connection publishes may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Bytes of a message: key, names and values of headers, and value together.
+    pub payload_bytes_max: u32,
+    /// Bytes of a batch, with the length of each message.
+    pub batch_bytes_max: u32,
+    /// Messages of a batch.
+    pub batch_messages_max: u32,
+}
+
 impl LineCodec {
-    /// For a connection whose messages may have this many bytes: key, names and values of headers, and value together.
-    pub fn new(payload_bytes_max: u32) -> LineCodec {
+    /// For a new connection.
+    pub fn new(limits: Limits) -> LineCodec {
         LineCodec {
-            payload_bytes_max: payload_bytes_max as usize,
-            line_bytes_max: payload_bytes_max as usize + LINE_BYTES_BESIDE_PAYLOAD as usize,
+            payload_bytes_max: limits.payload_bytes_max as usize,
+            batch_bytes_max: limits.batch_bytes_max as usize,
+            batch_messages_max: limits.batch_messages_max,
+            line_bytes_max: limits.payload_bytes_max as usize + LINE_BYTES_BESIDE_PAYLOAD as usize,
             state: LINE_BEGINS,
         }
     }
@@ -110,9 +125,13 @@ impl LineCodec {
                     }
                     let mut publish = mem::replace(&mut **publish, EMPTY_PUBLISH);
                     publish.value = input.take(length);
-                    return match self.newline_behind_body(input, &PUBN) {
+                    let verb = if publish.batch.is_some() { &PUBB } else { &PUBN };
+                    if let Err(error) = self.newline_behind_body(input, verb) {
+                        return Next::Broken(error);
+                    }
+                    return match self.inside_of_batch(&publish) {
                         Ok(()) => Next::Request(Request::Publish(publish)),
-                        Err(error) => Next::Broken(error),
+                        Err(error) => Next::Refused(error),
                     };
                 }
                 State::RefusedBody { verb, left } => {
@@ -204,15 +223,87 @@ impl LineCodec {
         }
     }
 
-    fn publish_with_body(&self, mut words: Words<'_>, length: usize) -> Result<Publish, RequestError> {
-        if words.verb.name == PUBB.name {
-            return Err(not_in_this_version(PUBB.name));
+    fn publish_with_body(&self, words: Words<'_>, length: usize) -> Result<Publish, RequestError> {
+        if words.verb.name == PUBB.name { self.batch(words, length) } else { self.message(words, length) }
+    }
+
+    /// Reads a PUBB's line; what it says of the bytes behind it is held against them when they are there.
+    fn batch(&self, mut words: Words<'_>, length: usize) -> Result<Publish, RequestError> {
+        let (topic, level) = (words.topic()?, words.level()?);
+        let count = words.number("the number of messages")?;
+        words.next();
+        let id = words.next().map(|word| words.id(word)).transpose()?;
+        if let Some(word) = words.next() {
+            return Err(words.wrong(format_args!("{} is one word too many", quoted(word))));
         }
+        if count == 0 {
+            return Err(RequestError::new(Code::Empty, "a batch has at least one message; nothing was stored"));
+        }
+        let Some(count) = u32::try_from(count).ok().filter(|count| *count <= self.batch_messages_max) else {
+            return Err(RequestError::new(
+                Code::TooLarge,
+                format!(
+                    "{count} messages are over the limit of {} for a batch; send fewer, or start the broker with a larger \
+                     --queue-messages",
+                    self.batch_messages_max
+                ),
+            ));
+        };
+        if length > self.batch_bytes_max {
+            return Err(RequestError::new(
+                Code::TooLarge,
+                format!(
+                    "a batch of {length} bytes is over the limit of {}; send less, or start the broker with a larger \
+                     --max-publish-batch",
+                    self.batch_bytes_max
+                ),
+            ));
+        }
+        Ok(Publish { topic, level, id, batch: Some(count), ..EMPTY_PUBLISH })
+    }
+
+    /// Whether a batch's messages are as many as it says, each with at least one byte and within the limit, and fill it.
+    fn inside_of_batch(&self, publish: &Publish) -> Result<(), RequestError> {
+        let Some(count) = publish.batch else { return Ok(()) };
+        let mut messages = publish.value.reader();
+        let mut left = publish.value.len();
+        for at in 1..=count {
+            let length = messages.u32().map(|length| length as usize);
+            left = left.saturating_sub(4);
+            match length {
+                Some(0) => {
+                    let sentence = format!("message {at} of the batch has no byte; nothing of it was stored");
+                    return Err(RequestError::new(Code::Empty, sentence));
+                }
+                Some(length) if length <= left && length > self.payload_bytes_max => {
+                    return Err(RequestError::new(
+                        Code::TooLarge,
+                        format!(
+                            "message {at} of the batch has {length} bytes, over the limit of {}; nothing of it was stored; \
+                             send less, or start the broker with a larger --max-payload",
+                            self.payload_bytes_max
+                        ),
+                    ));
+                }
+                Some(length) if length <= left => {
+                    messages.read(length, |_| ());
+                    left -= length;
+                }
+                _ => return Err(PUBB.wrong(format_args!("message {at} of {count} does not end within the batch"))),
+            }
+        }
+        match left {
+            0 => Ok(()),
+            left => Err(PUBB.wrong(format_args!("{left} bytes are left behind message {count}, the last"))),
+        }
+    }
+
+    fn message(&self, mut words: Words<'_>, length: usize) -> Result<Publish, RequestError> {
         let mut publish = Publish { topic: words.topic()?, level: words.level()?, ..EMPTY_PUBLISH };
         words.next();
         while let Some(word) = words.next() {
             let Some(equals) = memchr::memchr(b'=', word) else {
-                return Err(words.wrong(format_args!("{} is not key=… or h.<name>=…", quoted(word))));
+                return Err(words.wrong(format_args!("{} is not key=…, id=… or h.<name>=…", quoted(word))));
             };
             let (name, value) = (&word[..equals], &word[equals + 1..]);
             let decoded = percent::decode(value).ok_or_else(|| {
@@ -237,9 +328,11 @@ impl LineCodec {
                 }
                 publish.headers.push((header.to_vec(), decoded?));
             } else if name == b"id" {
-                return Err(words.wrong(format_args!("id= is not supported by this version; publish without it")));
+                if publish.id.replace(words.id(word)?).is_some() {
+                    return Err(words.wrong(format_args!("id= stands there twice")));
+                }
             } else {
-                return Err(words.wrong(format_args!("{} is not key=… or h.<name>=…", quoted(word))));
+                return Err(words.wrong(format_args!("{} is not key=…, id=… or h.<name>=…", quoted(word))));
             }
         }
         if length == 0 {
@@ -311,8 +404,15 @@ impl LineCodec {
 }
 
 /// Where reading a PUB or PUBN begins.
-const EMPTY_PUBLISH: Publish =
-    Publish { topic: None, level: Level::Accepted, key: None, headers: Vec::new(), value: Body::One(Bytes::new()) };
+const EMPTY_PUBLISH: Publish = Publish {
+    topic: None,
+    level: Level::Accepted,
+    key: None,
+    headers: Vec::new(),
+    id: None,
+    batch: None,
+    value: Body::One(Bytes::new()),
+};
 
 /// A verb and what stands behind it, for the error sentences.
 #[derive(Debug)]
@@ -324,12 +424,13 @@ struct Verb {
 static PUB: Verb = Verb { name: "PUB", usage: "PUB [@topic] ACCEPTED|WRITTEN|DURABLE <payload>" };
 static PUBN: Verb = Verb {
     name: "PUBN",
-    usage: "PUBN [@topic] ACCEPTED|WRITTEN|DURABLE <number of bytes> [key=<key>] [h.<name>=<value>]… and then the bytes \
-            and a newline",
+    usage: "PUBN [@topic] ACCEPTED|WRITTEN|DURABLE <number of bytes> [key=<key>] [id=<producer>:<sequence>] \
+            [h.<name>=<value>]… and then the bytes and a newline",
 };
 static PUBB: Verb = Verb {
     name: "PUBB",
-    usage: "PUBB [@topic] ACCEPTED|WRITTEN|DURABLE <messages> <number of bytes> and then the bytes and a newline",
+    usage: "PUBB [@topic] ACCEPTED|WRITTEN|DURABLE <messages> <number of bytes> [id=<producer>:<sequence>] and then the bytes \
+            (before each message its length, u32) and a newline",
 };
 
 /// Reads what stands behind a verb, up to its last optional word.
@@ -543,6 +644,22 @@ impl<'a> Words<'a> {
         }
     }
 
+    /// A word that should name a publish.
+    fn id(&self, word: &[u8]) -> Result<(u64, u32), RequestError> {
+        let numbers = || {
+            let id = word.strip_prefix(b"id=")?;
+            let colon = memchr::memchr(b':', id)?;
+            Some((parse_number(&id[..colon])?, u32::try_from(parse_number(&id[colon + 1..])?).ok()?))
+        };
+        numbers().ok_or_else(|| {
+            self.wrong(format_args!(
+                "{} is not id=<producer>:<sequence> with whole numbers, the sequence up to {}",
+                quoted(word),
+                u32::MAX
+            ))
+        })
+    }
+
     fn seek_to(&mut self) -> Result<SeekTo, RequestError> {
         let word = self.expect("the place")?;
         let place = match word {
@@ -660,15 +777,11 @@ fn unknown_verb(verb: &[u8]) -> RequestError {
     if NOT_IN_THIS_VERSION.into_iter().any(is) {
         return not_in_this_version(&String::from_utf8_lossy(verb));
     }
-    let names = || [PUB.name, PUBN.name].into_iter().chain(VERBS.iter().map(|(verb, _)| verb.name));
+    let names = || [PUB.name, PUBN.name, PUBB.name].into_iter().chain(VERBS.iter().map(|(verb, _)| verb.name));
     let known = names().collect::<Vec<_>>().join(" ");
     let what = if verb.is_empty() {
         String::from("a line begins with a verb")
-    } else if names()
-        .chain([PUBB.name])
-        .chain(NOT_IN_THIS_VERSION)
-        .any(|name| name.as_bytes().eq_ignore_ascii_case(verb))
-    {
+    } else if names().chain(NOT_IN_THIS_VERSION).any(|name| name.as_bytes().eq_ignore_ascii_case(verb)) {
         format!("a verb is written in capitals, not {}", quoted(verb))
     } else {
         format!("{} is not a verb", quoted(verb))

@@ -73,6 +73,45 @@ impl Body {
     pub fn is_empty(&self) -> bool {
         self.pieces().iter().all(Bytes::is_empty)
     }
+
+    /// Reads it from its beginning.
+    pub fn reader(&self) -> BodyReader<'_> {
+        BodyReader { pieces: self.pieces().iter(), piece: &[] }
+    }
+}
+
+/// Reads a [`Body`] from its beginning, over the ends of its pieces.
+#[derive(Clone, Debug)]
+pub struct BodyReader<'a> {
+    pieces: slice::Iter<'a, Bytes>,
+    piece: &'a [u8],
+}
+
+impl<'a> BodyReader<'a> {
+    /// The next `n` bytes, piece by piece; `false` where there are fewer.
+    pub fn read(&mut self, mut n: usize, mut take: impl FnMut(&'a [u8])) -> bool {
+        loop {
+            let taken;
+            (taken, self.piece) = self.piece.split_at(n.min(self.piece.len()));
+            take(taken);
+            n -= taken.len();
+            if n == 0 {
+                return true;
+            }
+            let Some(next) = self.pieces.next() else { return false };
+            self.piece = next;
+        }
+    }
+
+    /// The next four bytes as a number.
+    pub fn u32(&mut self) -> Option<u32> {
+        let (mut bytes, mut filled) = ([0; 4], 0);
+        let whole = self.read(4, |piece| {
+            bytes[filled..filled + piece.len()].copy_from_slice(piece);
+            filled += piece.len();
+        });
+        whole.then(|| u32::from_be_bytes(bytes))
+    }
 }
 
 impl Default for Body {
@@ -95,7 +134,7 @@ impl PartialEq for Body {
 
 impl Eq for Body {}
 
-/// A message to be published.
+/// A message to be published, or several as one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Publish {
     /// Where to.
@@ -106,8 +145,19 @@ pub struct Publish {
     pub key: Option<Vec<u8>>,
     /// Headers in the order of the request, decoded.
     pub headers: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The value.
+    /// The producer and its sequence, by which a repeated publish is known.
+    pub id: Option<(u64, u32)>,
+    /// For a batch: how many messages it has. All of them are stored or, after any crash, none.
+    pub batch: Option<u32>,
+    /// The value; of a batch each message's length (u32) and value, as many as `batch` says and nothing else.
     pub value: Body,
+}
+
+impl Publish {
+    /// How many offsets it takes.
+    pub fn count(&self) -> u32 {
+        self.batch.unwrap_or(1)
+    }
 }
 
 /// Where a SEEK goes.
@@ -126,7 +176,7 @@ pub enum SeekTo {
 /// What a client asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// `PUB`, `PUBN`.
+    /// `PUB`, `PUBN`, `PUBB`.
     Publish(Publish),
     /// `FETCH`.
     Fetch {
@@ -273,12 +323,14 @@ pub struct GroupStatus {
 /// being built, see [`line::encode_message`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// `OK <offset> <level>`.
+    /// `OK <offset> <level>`, for a batch also ` <count>`.
     Published {
-        /// The offset it got.
+        /// The offset it got; of a batch that of its first message.
         offset: u64,
         /// The level reached.
         level: Level,
+        /// For a batch: how many messages it has.
+        batch: Option<u32>,
     },
     /// `ERR <CODE> <sentence>`.
     Error(RequestError),
@@ -339,6 +391,10 @@ pub struct Hello {
     pub version: &'static str,
     /// See [`Config`](crate::config::Config), as all that follow.
     pub payload_bytes_max: u32,
+    /// Bytes of one batch.
+    pub publish_batch_bytes_max: u32,
+    /// Messages of one batch: as many as the queue takes.
+    pub queue_messages: u32,
     /// Requests without a reply before a connection is not read.
     pub unanswered_max: u32,
     /// The longest wait of a FETCH.

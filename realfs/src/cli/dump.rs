@@ -11,7 +11,7 @@ use plimsoll_core::log::search::{self, Search};
 use plimsoll_core::log::sidecar::{self, Sidecar};
 use plimsoll_core::log::topic_file::TopicToml;
 use plimsoll_core::log::watermark::{self, Slot, Watermark};
-use plimsoll_core::message::Message;
+use plimsoll_core::message::{self, Message};
 use plimsoll_core::record::{self, Frame, HEADER_BYTES, Invalid, Kind, LogId, PREFIX_BYTES, Salt};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -247,7 +247,7 @@ impl Segment {
         let mut read_to = position;
         let invalid = loop {
             match scan.step() {
-                Step::Frame { position, frame } => lines.line(&frame_fields(position, &frame))?,
+                Step::Frame { position, frame } => dump_frame(position, &frame, lines)?,
                 Step::Invalid(invalid) => break invalid,
                 Step::NeedBytes(needed) => {
                     let bytes = read_at(&self.file, read_to, PIECE)?;
@@ -348,6 +348,19 @@ fn salt_from_frames(file: &File) -> Result<(u64, Salt), Failure> {
     first.zip(best).ok_or(Failure::NoSalt)
 }
 
+/// A line for the frame and, behind that of a batch, one for each message.
+fn dump_frame(position: u64, frame: &Frame<'_>, lines: &mut Lines<impl Write>) -> io::Result<()> {
+    lines.line(&frame_fields(position, frame))?;
+    if frame.kind == Kind::Batch {
+        for (offset, message) in message::messages(frame).into_iter().flatten() {
+            let mut fields = vec![("batch", frame.offset.into()), ("offset", offset.into())];
+            fields.extend(message_fields(&message));
+            lines.line(&fields)?;
+        }
+    }
+    Ok(())
+}
+
 fn frame_fields(position: u64, frame: &Frame<'_>) -> Vec<(&'static str, Value)> {
     let time = i64::from_be_bytes(frame.payload[5..PREFIX_BYTES].try_into().expect("eight bytes"));
     let mut fields = vec![
@@ -361,11 +374,17 @@ fn frame_fields(position: u64, frame: &Frame<'_>) -> Vec<(&'static str, Value)> 
     let Some(message) = Message::parse(frame.payload) else {
         let value = &frame.payload[PREFIX_BYTES..];
         fields.push(("valueBytes", value.len().into()));
-        if frame.kind != Kind::Padding {
+        if !matches!(frame.kind, Kind::Padding | Kind::Batch) {
             fields.push(("value", preview(value)));
         }
         return fields;
     };
+    fields.extend(message_fields(&message));
+    fields
+}
+
+fn message_fields(message: &Message<'_>) -> Vec<(&'static str, Value)> {
+    let mut fields = Vec::new();
     if let Some((producer, sequence)) = message.producer {
         fields.extend([("producer", producer.into()), ("sequence", sequence.into())]);
     }

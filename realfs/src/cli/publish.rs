@@ -22,6 +22,8 @@ Examples:
   plimsoll pub @orders 'order 17 paid' --key 17 --header source=shop
   tail -f events.jsonl | plimsoll pub --topic orders
   plimsoll pub --file events.jsonl --level written --in-flight 1000
+  plimsoll pub --batch 100 --file events.jsonl
+  plimsoll pub --producer 17 --retry --file events.jsonl
   plimsoll pub --whole --file picture.png
 
 A first argument that begins with @ names the topic; a message that begins with @ needs --topic before it. \
@@ -50,12 +52,23 @@ pub(crate) struct Args {
     /// A header of every message; may be given several times
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
     headers: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Messages sent before the first reply must have come; 1 keeps the order even when a full queue refuses some
+    /// Publish this many messages at a time as one batch: all of them are stored, or none. Where the input pauses or ends, and where a batch
+    /// would be over the broker's limit of bytes, there are fewer
+    #[arg(long, value_name = "N", conflicts_with_all = ["key", "headers", "whole"], value_parser = clap::value_parser!(u32).range(1..))]
+    batch: Option<u32>,
+    /// Messages (or batches) sent before the first reply must have come; 1 keeps the order even when a full queue refuses some
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     in_flight: u32,
-    /// Repeat after a lost connection, for up to a minute; messages may then be stored twice
+    /// Repeat after a lost connection, for up to a minute; messages may then be stored twice, unless there is --producer
     #[arg(long)]
     retry: bool,
+    /// Give each message (or batch) the id of this producer and the next sequence. One that is repeated, also by the same command run
+    /// again, is stored once, as long as it is within the topic's window (settings dedup-sequences, dedup-ms)
+    #[arg(long, value_name = "ID")]
+    producer: Option<u64>,
+    /// The sequence of the first message (or batch); a producer that publishes something else goes on behind its last
+    #[arg(long, value_name = "N", requires = "producer", default_value_t = 0)]
+    sequence: u32,
     /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
@@ -117,7 +130,18 @@ pub(crate) fn run(mut args: Args) -> i32 {
 fn publish(args: &Args, client: Client, source: Source) -> i32 {
     let begun = Instant::now();
     let level = args.level.level();
+    let mut client = client;
+    let limits = match args.batch.map(|_| client.hello()).transpose() {
+        Ok(limits) => limits,
+        Err(error) => return exit_code("pub", Err(Failure::Client(error))),
+    };
     let mut publisher = Publisher::new(client, args.topic.as_deref(), level, args.in_flight as usize, args.retry);
+    if let (Some(count), Some(limits)) = (args.batch, limits) {
+        publisher = publisher.in_batches(count, limits.publish_batch_bytes_max as usize);
+    }
+    if let Some(producer) = args.producer {
+        publisher = publisher.with_ids(producer, args.sequence);
+    }
     let progress = source.progress();
     let mut empty = 0;
     let sent = push_all(args, source, &mut publisher, &progress, &mut empty);
@@ -125,7 +149,7 @@ fn publish(args: &Args, client: Client, source: Source) -> i32 {
     progress.finish_and_clear();
     let printed = print(args, &summary, empty, begun.elapsed());
 
-    if summary.repeated > 0 {
+    if summary.repeated > 0 && args.producer.is_none() {
         complain("pub", format_args!("{} messages were repeated and may be stored twice", summary.repeated));
     }
     let failure = sent.err().or(rest.map(Failure::Client));
@@ -144,7 +168,8 @@ fn push_all(
     progress: &ProgressBar,
     empty: &mut u64,
 ) -> Result<(), Failure> {
-    let message = Publication { value: &[], key: args.key.as_deref().map(str::as_bytes), headers: &args.headers };
+    let message =
+        Publication { value: &[], key: args.key.as_deref().map(str::as_bytes), headers: &args.headers, id: None };
     match source {
         Source::Arguments(payloads) => {
             for payload in &payloads {

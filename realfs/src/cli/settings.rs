@@ -56,7 +56,7 @@ macro_rules! topic_row {
 }
 
 /// In the order of `--help`.
-static SETTINGS: [Setting; 37] = [
+static SETTINGS: [Setting; 39] = [
     row!("data", path, data, "Where the messages are; created when missing (its parent must exist)"),
     Setting {
         several: true,
@@ -76,6 +76,12 @@ static SETTINGS: [Setting; 37] = [
     ),
     row!("segment-bytes", bytes, config.segment_bytes, "A segment is rolled before it would grow past this"),
     row!("max-payload", bytes, config.payload_bytes_max, "The largest payload admitted"),
+    row!(
+        "max-publish-batch",
+        bytes,
+        config.publish_batch_bytes_max,
+        "The most bytes of messages published as one; the most messages are those of --queue-messages"
+    ),
     row!("queue-messages", count, config.queue_messages, "Messages of a topic that wait to be written"),
     row!("queue-bytes", bytes, config.queue_bytes, "Bytes of the same"),
     row!("batch-messages", count, config.batch_messages, "Messages in one write"),
@@ -129,6 +135,12 @@ static SETTINGS: [Setting; 37] = [
     row!("auto-create", switch, config.auto_create, "Create a topic when it is first published to"),
     row!("max-topics", count, config.topics_max, "Topics at most"),
     row!("max-groups", count, config.groups_max, "Groups of one topic at most"),
+    row!(
+        "max-producers",
+        count,
+        config.producers_max,
+        "Producers of one topic whose publishes are remembered; the one that has been silent the longest goes"
+    ),
     row!(
         "idle-anchor",
         milliseconds,

@@ -4,6 +4,7 @@
 use super::*;
 use plimsoll_core::message;
 use plimsoll_core::protocol::line;
+use plimsoll_core::record::Kind;
 use std::io::Write;
 use std::net::{Shutdown, TcpListener};
 use std::thread::JoinHandle;
@@ -71,8 +72,10 @@ fn every_request_and_its_reply() {
         reply("PONG\n"),
         expect("PUB DURABLE hello\n"),
         Trickle(b"OK 15 DURABLE\n".to_vec()),
-        expect("PUBN @t WRITTEN 3 key=k%20 h.a=%00\na\nb\n"),
+        expect("PUBN @t WRITTEN 3 key=k%20 id=7:1 h.a=%00\na\nb\n"),
         reply("OK 18446744073709551615 WRITTEN\n"),
+        expect("PUBB @t DURABLE 2 13 id=9:4\n\0\0\0\x02a\n\0\0\0\x03 b\r\n"),
+        reply("OK 7 DURABLE 2\n"),
         expect("ACK @t g 7\n"),
         reply("ACKED 8\n"),
         expect("SEEK g time=-5\n"),
@@ -99,9 +102,11 @@ fn every_request_and_its_reply() {
     let outcome = client.publish(None, Level::Durable, &Publication::new(b"hello")).unwrap();
     assert_eq!(outcome, Outcome::Stored { offset: 15, level: Level::Durable });
     let headers = [(b"a".to_vec(), b"\0".to_vec())];
-    let message = Publication { value: b"a\nb", key: Some(b"k "), headers: &headers };
+    let message = Publication { value: b"a\nb", key: Some(b"k "), headers: &headers, id: Some((7, 1)) };
     let outcome = client.publish(Some("t"), Level::Written, &message).unwrap();
     assert_eq!(outcome, Outcome::Stored { offset: u64::MAX, level: Level::Written });
+    let outcome = client.publish_batch(Some("t"), Level::Durable, Some((9, 4)), &[b"a\n", b" b\r"]).unwrap();
+    assert_eq!(outcome, Outcome::Stored { offset: 7, level: Level::Durable });
     assert_eq!(client.ack(Some("t"), "g", 7), Ok(8));
     assert_eq!(client.seek(None, "g", SeekTo::TimeMs(-5)), Ok(0));
     let status = client.status(Some("t")).unwrap();
@@ -296,6 +301,9 @@ fn raw_frames_are_checked_end_to_end() {
     for offset in 5..8 {
         record::encode(&mut frames, salt, offset, 0, 0, 1, |out| out.extend_from_slice(b"value"));
     }
+    record::encode(&mut frames, salt, 8, 0, Kind::Batch as u8, 1, |out| {
+        out.extend_from_slice(b"\0\0\0\x02\0\0\0\x02\0x\0\0\0\x02\0y");
+    });
     let mut flipped = frames.clone();
     *flipped.last_mut().unwrap() ^= 1;
     let head = |bytes: &[u8]| reply(&format!("FRAMES 5 {} 77\n", bytes.len()));
@@ -306,17 +314,20 @@ fn raw_frames_are_checked_end_to_end() {
         expect("READRAW 5 1000\n"),
         head(&flipped),
         Send(flipped.clone()),
-        expect("READRAW 8 1000\n"),
-        reply("FRAMES 8 0 0\n"),
+        expect("READRAW 10 1000\n"),
+        reply("FRAMES 10 0 0\n"),
     ]);
     let mut client = connect(&address);
     let raw = client.read_raw(None, 5, 1000).unwrap();
     let offsets: Vec<_> = raw.frames().map(|frame| frame.unwrap().offset).collect();
-    assert_eq!(offsets, [5, 6, 7]);
+    assert_eq!(offsets, [5, 6, 7, 8]);
+    let messages: Vec<_> = raw.messages().map(|message| message.map(|(offset, m)| (offset, m.value))).collect();
+    assert_eq!(messages[2..], [Ok((7, &b"value"[..])), Ok((8, b"x")), Ok((9, b"y"))]);
     let raw = client.read_raw(None, 5, 1000).unwrap();
     let results: Vec<_> = raw.frames().map(|frame| frame.is_ok()).collect();
-    assert_eq!(results, [true, true, false]);
-    assert_eq!(client.read_raw(None, 8, 1000).unwrap().frames().count(), 0);
+    assert_eq!(results, [true, true, true, false]);
+    assert_eq!(raw.messages().map(|message| message.is_ok()).collect::<Vec<_>>(), results);
+    assert_eq!(client.read_raw(None, 10, 1000).unwrap().frames().count(), 0);
     thread.join().unwrap();
 }
 
@@ -334,6 +345,54 @@ fn a_publisher_repeats_what_was_not_stored() {
     let (summary, error) = publisher.finish();
     assert_eq!((summary.stored, summary.queue_full, summary.unknown, error), (2, 1, 0, None));
     assert_eq!(summary.level, Some(Level::Durable));
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_publisher_sends_batches_and_counts_their_messages() {
+    let (address, thread) = broker(vec![
+        expect("PUBB DURABLE 2 10\n\0\0\0\x01a\0\0\0\x01b\n"),
+        reply("ERR QUEUE_FULL wait\n"),
+        expect("PUBB DURABLE 2 10\n\0\0\0\x01a\0\0\0\x01b\n"),
+        reply("OK 4 DURABLE 2\n"),
+        // The next two would be over the bytes.
+        expect("PUBB DURABLE 1 24\n\0\0\0\x14cccccccccccccccccccc\n"),
+        reply("OK 6 DURABLE 1\n"),
+        expect("PUBB DURABLE 1 5\n\0\0\0\x01d\n"),
+        reply("OK 7 DURABLE 1\n"),
+    ]);
+    let mut publisher = Publisher::new(connect(&address), None, Level::Durable, 1, false).in_batches(2, 25);
+    for value in [&b"a"[..], b"b", &[b'c'; 20], b"d"] {
+        publisher.push(&Publication::new(value)).unwrap();
+    }
+    let keyed = Publication { key: Some(b"k"), ..Publication::new(b"e") };
+    assert!(matches!(publisher.push(&keyed), Err(Error::Request(_))));
+    publisher.settle().unwrap();
+    let (summary, error) = publisher.finish();
+    assert_eq!(
+        (summary.stored, summary.queue_full, summary.first_offset, summary.last_offset),
+        (4, 1, Some(4), Some(7))
+    );
+    assert_eq!(error, None);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_publisher_repeats_what_has_an_id_with_the_same_id() {
+    let (address, thread) = broker(vec![
+        expect("PUBN DURABLE 1 id=7:4294967294\na\n"),
+        Hangup,
+        expect("PUBN DURABLE 1 id=7:4294967294\na\n"),
+        reply("OK 3 DURABLE\n"),
+        expect("PUBN DURABLE 1 id=7:4294967295\nb\n"),
+        reply("OK 4 DURABLE\n"),
+    ]);
+    let mut publisher = Publisher::new(connect(&address), None, Level::Durable, 1, true).with_ids(7, u32::MAX - 1);
+    publisher.push(&Publication::new(b"a")).unwrap();
+    publisher.push(&Publication::new(b"b")).unwrap();
+    assert!(matches!(publisher.push(&Publication::new(b"c")), Err(Error::Request(_))), "there are no more");
+    let (summary, error) = publisher.finish();
+    assert_eq!((summary.stored, summary.repeated, summary.last_offset, error), (2, 1, Some(4), None));
     thread.join().unwrap();
 }
 

@@ -17,6 +17,8 @@ pub struct Publication<'a> {
     pub key: Option<&'a [u8]>,
     /// Headers as (name, value), in order.
     pub headers: &'a [(Vec<u8>, Vec<u8>)],
+    /// The producer and its sequence: repeated within the topic's window, the message is stored once, and the reply names the first offset.
+    pub id: Option<(u64, u32)>,
 }
 
 impl<'a> Publication<'a> {
@@ -38,7 +40,7 @@ pub fn encode_publish(
 ) -> Result<(), Error> {
     let value = message.value;
     let begins_or_ends_alike = value.first() == Some(&b' ') || value.last() == Some(&b'\r');
-    let plain = message.key.is_none() && message.headers.is_empty();
+    let plain = message.key.is_none() && message.headers.is_empty() && message.id.is_none();
     if plain && !begins_or_ends_alike && memchr(b'\n', value).is_none() {
         begin(out, "PUB", topic);
         word(out, level.as_str().as_bytes());
@@ -57,6 +59,7 @@ pub fn encode_publish(
         out.extend_from_slice(b" key=");
         percent::encode(out, key);
     }
+    append_id(out, message.id);
     for (name, value) in message.headers {
         out.extend_from_slice(b" h.");
         out.extend_from_slice(name);
@@ -67,6 +70,38 @@ pub fn encode_publish(
     out.extend_from_slice(value);
     out.push(b'\n');
     Ok(())
+}
+
+/// Appends a message to the body of a batch: its length, u32, and its value.
+pub fn append_to_batch(body: &mut Vec<u8>, value: &[u8]) {
+    body.extend_from_slice(&(value.len() as u32).to_be_bytes());
+    body.extend_from_slice(value);
+}
+
+/// Appends the request that publishes `count` messages as one (`PUBB`): all of them are stored or, after any crash, none. The body is
+/// made by [`append_to_batch`]; an id names the batch as a whole.
+pub fn encode_batch(
+    out: &mut Vec<u8>,
+    topic: Option<&str>,
+    level: Level,
+    id: Option<(u64, u32)>,
+    count: u32,
+    body: &[u8],
+) {
+    begin(out, "PUBB", topic);
+    word(out, level.as_str().as_bytes());
+    number(out, u64::from(count));
+    number(out, body.len() as u64);
+    append_id(out, id);
+    out.push(b'\n');
+    out.extend_from_slice(body);
+    out.push(b'\n');
+}
+
+fn append_id(out: &mut Vec<u8>, id: Option<(u64, u32)>) {
+    if let Some((producer, sequence)) = id {
+        word(out, format!("id={producer}:{sequence}").as_bytes());
+    }
 }
 
 /// Whether these bytes stay one word of a line. Whether they are a possible name, the broker says.
@@ -98,9 +133,9 @@ pub(super) fn number(out: &mut Vec<u8>, number: u64) {
 /// What the broker says to a publish.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PublishReply {
-    /// `OK <offset> <level>`.
+    /// `OK <offset> <level>`, for a batch ` <count>` behind it.
     Stored {
-        /// The offset it got.
+        /// The offset it got; of a batch that of its first message.
         offset: u64,
         /// How safe it is.
         level: Level,
@@ -117,7 +152,14 @@ pub fn publish_reply(text: &[u8]) -> Result<PublishReply, Error> {
     let stored = || {
         let rest = text.strip_prefix(b"OK ")?;
         let (offset, used) = digits(rest)?;
-        let level = Level::parse(rest.get(used..)?.strip_prefix(b" ")?)?;
+        let mut words = rest.get(used..)?.strip_prefix(b" ")?.split(|byte| *byte == b' ');
+        let level = Level::parse(words.next()?)?;
+        if let Some(count) = words.next() {
+            parse_number(count)?;
+        }
+        if words.next().is_some() {
+            return None;
+        }
         Some(PublishReply::Stored { offset, level })
     };
     match stored() {
@@ -266,7 +308,8 @@ impl<'a> Message<'a> {
         self.attribute(b"key=").map(decoded)
     }
 
-    /// The producer and its sequence. `None` unless it was published with them and META was asked for.
+    /// The producer and its sequence. `None` unless it was published with them and META was asked for; of a batch the
+    /// first message tells it.
     pub fn id(&self) -> Option<(u64, u32)> {
         let mut numbers = self.attribute(b"id=")?.split(|byte| *byte == b':').map(parse_number);
         Some((numbers.next()??, u32::try_from(numbers.next()??).ok()?))

@@ -38,8 +38,8 @@ pub(crate) struct Args {
     threads: Option<u16>,
 }
 
-/// The promises that the broker does not make yet: retention, work queues and deduplication come with their features.
-const LATER: [&str; 3] = ["P12", "P15", "P16"];
+/// The promises that the broker does not make yet: retention and work queues come with their features.
+const LATER: [&str; 2] = ["P12", "P15"];
 
 /// A mutant and how it was caught.
 struct Row {

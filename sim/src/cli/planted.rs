@@ -155,6 +155,16 @@ mod hunt {
             Planted::ValidFrameIsEvidence | Planted::EvidenceOffByOne => {
                 vec![lean("plan, payload bytes", "700", 50), lean("after write * of */log/", "power lost", 10)]
             }
+            Planted::BatchInTwoFrames => vec![
+                lean("plan, batches", "yes", 80),
+                lean("client *, action", "publishes a batch", 40),
+                lean("after write * of */log/", "power lost", 10),
+            ],
+            Planted::WindowForgotten | Planted::RepeatAnsweredAtOnce => vec![
+                lean("plan, producers with ids", "1", 80),
+                lean("client *, action", "publishes with an id", 30),
+                lean("client *, action", "repeats a publish", 30),
+            ],
             Planted::NoTailCopy => [failing_forces(), vec![lean("force * of */log/", "fails", 20)]].concat(),
             Planted::SidecarBelieved => [
                 tiny_segments(),
@@ -162,7 +172,9 @@ mod hunt {
                     lean("plan, index stride", "1", 80),
                     lean("plan, index bytes", "0", 80),
                     lean("plan, recent bytes", "0", 80),
-                    lean("client *, action", "publishes several at once", 40),
+                    // More than one audit's READ asks for, so that the second begins in the middle of a segment.
+                    lean("client *, action", "publishes several at once", 50),
+                    lean("client *, how many", "30", 80),
                     lean("operator, before *", "meddles with an index", 30),
                     lean("operator, before * deed", "is another one's", 80),
                 ],

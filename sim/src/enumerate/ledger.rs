@@ -4,6 +4,7 @@
 //! against what went before.
 
 use super::machine::ClientId;
+use super::workload;
 use crate::disk::StateHash;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -32,7 +33,8 @@ type Payload = Arc<str>;
 /// What a client waits for.
 #[derive(Clone, Debug)]
 enum Ask {
-    Publish(Payload),
+    /// One message, or a batch.
+    Publish(Vec<Payload>),
     Read,
     /// One message, from the middle.
     ReadOne(u64),
@@ -71,6 +73,10 @@ impl View {
 #[derive(Clone, Default)]
 pub(super) struct Ledger {
     sent: BTreeSet<Payload>,
+    /// Those that were sent as one.
+    batches: Vec<Vec<Payload>>,
+    /// Those that were sent with an id.
+    ids: BTreeMap<Arc<str>, Payload>,
     /// Answered DURABLE: survives everything (P1).
     durable: BTreeMap<u64, Payload>,
     /// Answered WRITTEN or more: survives the kill of the process, unless a force failed.
@@ -94,13 +100,22 @@ impl Ledger {
     /// A client is about to send these requests, one a line. Groups must be among `groups`.
     pub(super) fn note(&mut self, client: ClientId, requests: &str, groups: &[&'static str]) {
         for request in requests.lines() {
+            if let Some([id, _, payload]) = workload::with_id(request) {
+                let payload: Payload = payload.into();
+                self.sent.insert(payload.clone());
+                let known = self.ids.entry(id.into()).or_insert_with(|| payload.clone());
+                assert_eq!(*known, payload, "an id names one payload");
+                self.waiting.entry(client).or_default().push_back(Ask::Publish(vec![payload]));
+                continue;
+            }
             let words: Vec<&str> = request.splitn(3, ' ').collect();
             let group = |name: &str| *groups.iter().find(|group| **group == name).expect("a group of the workload");
             let ask = match words[..] {
-                ["PUB", _, payload] => {
-                    let payload: Payload = payload.into();
-                    assert!(self.sent.insert(payload.clone()), "each payload is sent once: {payload}");
-                    Ask::Publish(payload)
+                ["PUB", _, payload] => Ask::Publish(vec![self.sent(payload)]),
+                ["PUBB", _, payloads] => {
+                    let batch: Vec<Payload> = payloads.split(' ').map(|payload| self.sent(payload)).collect();
+                    self.batches.push(batch.clone());
+                    Ask::Publish(batch)
                 }
                 ["READ", offset, "1"] => Ask::ReadOne(offset.parse().expect("an offset")),
                 ["READ", ..] => Ask::Read,
@@ -124,6 +139,12 @@ impl Ledger {
             };
             self.waiting.entry(client).or_default().push_back(ask);
         }
+    }
+
+    fn sent(&mut self, payload: &str) -> Payload {
+        let payload: Payload = payload.into();
+        assert!(self.sent.insert(payload.clone()), "each payload is sent once: {payload}");
+        payload
     }
 
     /// A force has failed: after this nothing is acknowledged any more (P10).
@@ -164,6 +185,11 @@ impl Ledger {
         self.asked.contains_key(SETTING)
     }
 
+    /// A request for each publish that was sent with an id: to be sent again.
+    pub(super) fn repeated(&self) -> String {
+        self.ids.iter().map(|(id, payload)| format!("ID {id} DURABLE {payload}\n")).collect()
+    }
+
     /// Everything that decides what will count as broken.
     pub(super) fn hash_into(&self, hash: &mut StateHash) {
         let messages = |hash: &mut StateHash, messages: &BTreeMap<u64, Payload>| {
@@ -175,6 +201,8 @@ impl Ledger {
         };
         hash.number(self.sent.len() as u64);
         self.sent.iter().for_each(|payload| hash.bytes(payload.as_bytes()));
+        hash.number(self.batches.len() as u64);
+        hash.number(self.ids.len() as u64);
         messages(hash, &self.durable);
         messages(hash, &self.written);
         messages(hash, &self.seen);
@@ -220,8 +248,16 @@ impl Ledger {
                 let committed = reply.first().map_or(self.view.log.len() as u64, |(offset, _)| *offset);
                 self.view.committed.insert(group, committed);
             }
-            (Ask::Publish(payload), ["OK", offset, level]) => {
-                self.published(offset.parse().expect("an offset"), payload.clone(), level)?;
+            (Ask::Publish(payloads), ["OK", offset, level]) => {
+                let level = match level.split_once(' ') {
+                    Some((level, count)) if count.parse() == Ok(payloads.len()) => level,
+                    Some(_) => return Err(Broken::new("P14", format!("{ask:?} was answered {line}"))),
+                    None => level,
+                };
+                let first: u64 = offset.parse().expect("an offset");
+                for (payload, offset) in payloads.iter().zip(first..) {
+                    self.published(offset, payload.clone(), level)?;
+                }
             }
             (Ask::Ack(group, offset), ["ACKED", committed]) => {
                 self.nothing_failed(line)?;
@@ -291,9 +327,24 @@ impl Ledger {
                 }
             }
         }
+        for (id, payload) in &self.ids {
+            let places: Vec<usize> = (0..log.len()).filter(|at| log[*at] == *payload).collect();
+            if places.len() > 1 {
+                return Err(Broken::new("P16", format!("the id {id} stands at {places:?}")));
+            }
+        }
         let distinct: BTreeSet<&Payload> = log.iter().collect();
         if distinct.len() != log.len() {
             return Err(Broken::new("P2", format!("a message stands at two offsets: {log:?}")));
+        }
+        // Before and behind a crash, whether or not it was answered.
+        for batch in &self.batches {
+            let first = log.iter().position(|payload| batch.contains(payload));
+            if let Some(first) = first
+                && !log[first..].starts_with(batch)
+            {
+                return Err(Broken::new("P2", format!("of the batch {batch:?} there is only a part: {log:?}")));
+            }
         }
         let settings = self.has_altered().then_some(&SETTING);
         for group in groups.iter().chain(settings) {

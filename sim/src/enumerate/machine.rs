@@ -71,13 +71,13 @@ impl Machine {
     }
 
     /// A client sends something; it connects first if it is new.
-    pub(super) fn send(&mut self, client: ClientId, bytes: &str) {
+    pub(super) fn send(&mut self, client: ClientId, bytes: &[u8]) {
         while self.clients.len() <= client {
             let connection = ConnectionId(self.clients.len() as u64);
             self.clients.push(Vec::new());
             self.events.push_back(Event::Connected { connection });
         }
-        let bytes = Bytes::copy_from_slice(bytes.as_bytes());
+        let bytes = Bytes::copy_from_slice(bytes);
         self.events.push_back(Event::Received { connection: ConnectionId(client as u64), bytes });
     }
 

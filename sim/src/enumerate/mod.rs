@@ -13,10 +13,12 @@
 //! - The start is never refused (P8), and comes to an end.
 //! - What was answered DURABLE is there (P1), what was ever delivered is there and the same (P4); after the kill of a process
 //!   also what was answered WRITTEN, unless a force had failed.
-//! - Offsets are dense from 0, no message stands twice, no other bytes than those sent (P2, P7).
+//! - Offsets are dense from 0, no message stands twice, no other bytes than those sent; of a batch all messages stand side by side, or
+//!   none (P2, P7).
 //! - Groups go on where they were told that they are, and not further (P5, P6).
 //! - A recovery that was interrupted comes to the same end as the one that was not (P9).
 //! - Where a bit rots after the crash: the start is refused and changes nothing, or nothing promised is missing (P7).
+//! - What was published with an id is repeated, and stands once (P16).
 //! - The broker takes another message, and a repeated ACK is answered from what will survive (P3, P5).
 
 mod ledger;
@@ -368,7 +370,7 @@ impl<'a> Search<'a> {
                 Step::Send(client, requests) => {
                     let requests = workload::written_out(requests);
                     ledger.note(client, &requests, self.workload.groups);
-                    machine.send(client, &requests);
+                    machine.send(client, &workload::on_the_wire(&requests));
                 }
                 Step::Effects(n) => machine.run(ledger, observer, n)?,
                 Step::Quiet => machine.run(ledger, observer, usize::MAX)?,
@@ -465,7 +467,7 @@ impl<'a> Search<'a> {
         }
         let mut ask = |machine: &mut Machine, ledger: &mut Ledger, requests: &str| {
             ledger.note(0, requests, groups);
-            machine.send(0, requests);
+            machine.send(0, &workload::on_the_wire(requests));
             machine.run(ledger, observer, usize::MAX)
         };
         ask(machine, ledger, "READ 0 1000\n")?;
@@ -493,6 +495,9 @@ impl<'a> Search<'a> {
                 ask(machine, ledger, &format!("ACK {group} 0\n"))?;
             }
         }
+        // Whatever became of it: what has an id is stored once (P16).
+        let repeated = ledger.repeated();
+        ask(machine, ledger, &repeated)?;
         ask(machine, ledger, &format!("PUB DURABLE after-restart-{depth}\n"))?;
         ask(machine, ledger, "READ 0 1000\nSTATUS\n")?;
         ledger.check_view(&[])?;

@@ -10,7 +10,8 @@ use plimsoll_core::settings::Setting;
 /// One thing that happens.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    /// Requests of a client, one a line. A payload `name*100` is filled up to 100 bytes.
+    /// Requests of a client, one a line. A payload `name*100` is filled up to 100 bytes. `PUBB DURABLE a b` is a batch of two,
+    /// `ID 7:1 DURABLE a` has the id 7:1.
     Send(usize, &'static str),
     /// So many effects are executed.
     Effects(usize),
@@ -108,7 +109,7 @@ const CHANGES: &[Step] = &[
 ];
 
 /// All of them, in the order in which they are run.
-pub static WORKLOADS: [Workload; 17] = [
+pub static WORKLOADS: [Workload; 19] = [
     Workload {
         name: "levels",
         about: "publish at mixed levels with group commit, readers at the line",
@@ -137,6 +138,33 @@ pub static WORKLOADS: [Workload; 17] = [
         about: "a batch over several sectors: a power loss leaves good-bad-good",
         config: roomy,
         steps: &[Send(0, "PUB WRITTEN w1*400\nPUB ACCEPTED a1*400\n"), Quiet, Send(0, "PUB DURABLE d1*300\n"), Quiet],
+        ..PLAIN
+    },
+    Workload {
+        name: "atomic-batch",
+        about: "messages published as one, over several sectors: all of them or none",
+        config: roomy,
+        steps: &[
+            Send(0, "PUBB DURABLE b1*300 b2*200 b3\n"),
+            Quiet,
+            Send(0, "PUBB WRITTEN c1 c2*100\n"),
+            Send(1, "PUB DURABLE d1\n"),
+            Quiet,
+        ],
+        ..PLAIN
+    },
+    Workload {
+        name: "repeats",
+        about: "publishes with an id, repeated before and behind every crash, across a roll",
+        steps: &[
+            Send(0, "ID 7:1 WRITTEN i1*150\n"),
+            Effects(1),
+            Send(1, "ID 7:1 DURABLE i1*150\n"),
+            Quiet,
+            Send(0, "ID 7:2 ACCEPTED i2*150\nID 8:1 DURABLE i3*150\n"),
+            Send(1, "ID 7:2 DURABLE i2*150\n"),
+            Quiet,
+        ],
         ..PLAIN
     },
     Workload {
@@ -338,20 +366,44 @@ pub static WORKLOADS: [Workload; 17] = [
     },
 ];
 
-/// The requests as they are sent: `name*100` becomes a payload of 100 bytes.
+/// The requests with their payloads: `name*100` becomes one of 100 bytes.
 pub(super) fn written_out(requests: &str) -> String {
-    let mut out = String::new();
-    for line in requests.lines() {
-        match line.rsplit_once('*') {
-            Some((start, size)) => {
-                let name = start.rsplit(' ').next().unwrap_or_default().len();
-                let size: usize = size.parse().expect("a size behind the star");
-                out.push_str(start);
-                out.push_str(&"-".repeat(size.saturating_sub(name)));
-            }
-            None => out.push_str(line),
+    let word = |word: &str| match word.split_once('*') {
+        Some((name, size)) => {
+            let size: usize = size.parse().expect("a size behind the star");
+            format!("{name}{}", "-".repeat(size.saturating_sub(name.len())))
         }
-        out.push('\n');
+        None => word.to_owned(),
+    };
+    let line = |line: &str| format!("{}\n", line.split(' ').map(word).collect::<Vec<_>>().join(" "));
+    requests.lines().map(line).collect()
+}
+
+/// The same as bytes: of a PUBB only level and messages are written in a workload.
+pub(super) fn on_the_wire(requests: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    for line in requests.lines() {
+        if let Some(batch) = line.strip_prefix("PUBB ") {
+            let (level, messages) = batch.split_once(' ').expect("a level and messages");
+            let mut body = Vec::new();
+            for message in messages.split(' ') {
+                body.extend_from_slice(&(message.len() as u32).to_be_bytes());
+                body.extend_from_slice(message.as_bytes());
+            }
+            let head = format!("PUBB {level} {} {}\n", messages.split(' ').count(), body.len());
+            out.extend_from_slice(&[head.as_bytes(), &body].concat());
+        } else if let Some([id, level, payload]) = with_id(line) {
+            out.extend_from_slice(format!("PUBN {level} {} id={id}\n{payload}", payload.len()).as_bytes());
+        } else {
+            out.extend_from_slice(line.as_bytes());
+        }
+        out.push(b'\n');
     }
     out
+}
+
+/// `ID 7:1 DURABLE payload` is a publish with an id: that, the level, the payload.
+pub(super) fn with_id(line: &str) -> Option<[&str; 3]> {
+    let words: Vec<&str> = line.strip_prefix("ID ")?.split(' ').collect();
+    words.try_into().ok()
 }

@@ -3,7 +3,7 @@
 use super::network::Owner;
 use super::{MILLIS, Part, SECONDS, Step, Todo, World};
 use crate::checker::Ask;
-use crate::model::{Attempt, Fate, broken};
+use crate::model::{Attempt, broken};
 use crate::reply::Seen;
 use plimsoll_core::effect::ConnectionId;
 use std::collections::VecDeque;
@@ -31,6 +31,8 @@ enum Task {
     SeekTime { topic: String, which: Stamp },
     /// FETCH to the end, acknowledging.
     FetchOn { topic: String, group: String },
+    /// What has an id and was stored is not stored again (P16).
+    Repeat { first: usize },
     /// Publishing works: with the disk free again, too (P11).
     Publish { topic: String, tries: u32 },
 }
@@ -127,17 +129,16 @@ impl World {
                 let ask = Ask::Fetch { group: group.clone(), max: 40 };
                 self.ask_audit(connection, &topic, ask, format!("FETCH @{topic} {group} 40 0\n"));
             }
+            Task::Repeat { first } => {
+                let topic = self.checker.model.attempts[first].topic.clone();
+                let request = self.publish_request(first, "DURABLE", true);
+                self.ask_audit_bytes(connection, &topic, Ask::Publish(first), request);
+            }
             Task::Publish { topic, .. } => {
                 let at = self.checker.model.attempts.len();
                 let payload = format!("m{at}.audit");
                 let line = format!("PUB @{topic} DURABLE {payload}\n");
-                self.checker.model.attempts.push(Attempt {
-                    topic: topic.clone(),
-                    payload: payload.into_bytes().into(),
-                    key: None,
-                    headers: Vec::new(),
-                    fate: Fate::Unanswered,
-                });
+                self.checker.model.attempts.push(Attempt::new(&topic, payload.into_bytes()));
                 self.ask_audit(connection, &topic, Ask::Publish(at), line);
             }
         }
@@ -146,6 +147,12 @@ impl World {
 
     fn plan_audit(&mut self) {
         let mut tasks = VecDeque::new();
+        // The last of them: what lies further back may be older than what is remembered. Before all is read: some may be stored now.
+        let last: Vec<usize> = self.checker.model.with_ids().rev().take(6).collect();
+        tasks.extend(last.into_iter().map(|first| Task::Repeat { first }));
+        if self.checker.damaged {
+            tasks.clear();
+        }
         for (topic, log) in &self.checker.model.logs {
             if !log.exists {
                 continue;
@@ -198,9 +205,13 @@ impl World {
     }
 
     fn ask_audit(&mut self, connection: ConnectionId, topic: &str, ask: Ask, line: String) {
+        self.ask_audit_bytes(connection, topic, ask, line.into_bytes());
+    }
+
+    fn ask_audit_bytes(&mut self, connection: ConnectionId, topic: &str, ask: Ask, request: Vec<u8>) {
         self.checker.asked(connection, topic, ask);
         self.audit.waiting += 1;
-        self.send(connection, line.into_bytes());
+        self.send(connection, request);
     }
 
     pub(super) fn auditor_received(&mut self, seen: &Seen) -> Step {
@@ -229,6 +240,12 @@ impl World {
                     self.ask_audit(connection, &topic, Ask::Ack { group, offset }, line);
                     return Ok(());
                 }
+            }
+            // The topic was never made.
+            (Some(Task::Repeat { .. }), Seen::Error(code)) if code == "NO_TOPIC" => {}
+            (Some(task @ Task::Repeat { .. }), Seen::Error(code)) if code == "DISK_FULL" || code == "QUEUE_FULL" => {
+                wait_ns = SECONDS;
+                self.audit.tasks.push_front(task);
             }
             (Some(Task::SeekTime { topic, which }), Seen::Sought(offset)) => {
                 let end = self.checker.model.log(&topic).firm_end;

@@ -3,7 +3,7 @@
 use super::network::Owner;
 use super::{MICROS, MILLIS, Part, SECONDS, Step, Todo, World};
 use crate::checker::{Ask, SETTING};
-use crate::model::{Attempt, Fate};
+use crate::model::{Attempt, Repeats};
 use crate::reply::Seen;
 use crate::tape::Concern;
 use crate::trace::Lane;
@@ -45,6 +45,12 @@ struct Message {
     level: &'static str,
     bytes: usize,
     binary: bool,
+    /// So many messages of so many bytes as one.
+    batch: Option<usize>,
+    /// The producer's id, if it has one.
+    producer: Option<u64>,
+    /// Sent before: it has an id, so it can be sent again as it is.
+    sent: Option<usize>,
 }
 
 impl Client {
@@ -75,13 +81,16 @@ impl Client {
 }
 
 /// What a client may do: the words, and how likely for a producer, a consumer, a reader, a rude client.
-const ACTIONS: [(&str, [u32; 4]); 29] = [
+const ACTIONS: [(&str, [u32; 4]); 32] = [
     ("rests", [2, 2, 2, 2]),
     ("publishes DURABLE", [30, 3, 3, 4]),
     ("publishes WRITTEN", [10, 1, 1, 2]),
     ("publishes ACCEPTED", [10, 1, 1, 2]),
     ("publishes bytes with key and headers", [10, 1, 2, 2]),
     ("publishes several at once", [10, 1, 1, 2]),
+    (BATCH, [12, 1, 1, 2]),
+    (WITH_ID, [25, 1, 1, 3]),
+    (REPEAT, [12, 1, 1, 3]),
     ("fetches", [2, 40, 4, 4]),
     ("fetches and waits", [1, 10, 2, 4]),
     ("acknowledges all", [1, 25, 1, 2]),
@@ -106,6 +115,11 @@ const ACTIONS: [(&str, [u32; 4]); 29] = [
     ("publishes a frame", [2, 0, 0, 6]),
     ("acknowledges what it was not sent", [0, 2, 1, 3]),
 ];
+
+/// In some worlds only.
+const BATCH: &str = "publishes a batch";
+const WITH_ID: &str = "publishes with an id";
+const REPEAT: &str = "repeats a publish";
 
 const LEVELS: [&str; 3] = ["DURABLE", "WRITTEN", "ACCEPTED"];
 
@@ -161,7 +175,13 @@ impl World {
 
     fn act(&mut self, number: usize, connection: ConnectionId, action: u32) -> Step {
         let role = self.clients[number].role as usize;
-        let weights: Vec<u32> = ACTIONS.iter().map(|(_, weights)| weights[role]).collect();
+        let exists = |action: &str| match action {
+            BATCH => self.plan.batches,
+            WITH_ID | REPEAT => !self.plan.producers.is_empty(),
+            _ => true,
+        };
+        let weight = |(action, weights): &(&str, [u32; 4])| if exists(action) { weights[role] } else { 0 };
+        let weights: Vec<u32> = ACTIONS.iter().map(weight).collect();
         let what = format!("client {number}, action {action}");
         let picked =
             self.d.weighted(Concern::Clients, &weights, format_args!("{what}"), &|picked| ACTIONS[picked].0.to_owned());
@@ -186,6 +206,9 @@ impl World {
                     self.publish_new(number, connection, &what, level, false);
                 }
             }
+            BATCH => self.publish_batch(number, connection, &what, None),
+            WITH_ID => self.publish_with_id(number, connection, &what),
+            REPEAT => self.repeat(number, connection, &what),
             "fetches" => self.fetch(number, connection, &what, 0),
             "fetches and waits" => self.fetch(number, connection, &what, 30),
             "acknowledges all" => self.acknowledge(number, connection, &what, false),
@@ -313,43 +336,116 @@ impl World {
         let bytes = sizes[self.one_of(what, "size", sizes.len(), &|picked| {
             ["usual", "tiny", "small", "large", "the limit"][picked].to_owned()
         })];
-        self.publish(number, connection, Message { topic, level, bytes: bytes.min(limit), binary });
+        let bytes = bytes.min(limit);
+        let message = Message { topic, level, bytes, binary, batch: None, producer: None, sent: None };
+        self.publish(number, connection, message);
     }
 
-    fn publish(&mut self, number: usize, connection: ConnectionId, message: Message) {
-        let at = self.checker.model.attempts.len();
-        let payload = payload(at, message.bytes, message.binary);
-        let Message { topic, level, .. } = &message;
-        let mut line = Vec::new();
-        let (mut key, mut headers) = (None, Vec::new());
-        if message.binary {
-            key = (!at.is_multiple_of(3)).then(|| vec![b'k', (at % 251) as u8, b' ']);
-            if at.is_multiple_of(2) {
-                headers.push((b"h-1".to_vec(), format!("v{}=%", at % 7).into_bytes()));
-            }
-            let mut head = format!("PUBN @{topic} {level} {}", payload.len());
-            if let Some(key) = &key {
-                write!(head, " key={}", percent(key)).expect("a string");
-            }
-            for (name, value) in &headers {
-                write!(head, " h.{}={}", String::from_utf8_lossy(name), percent(value)).expect("a string");
-            }
-            line.extend_from_slice(head.as_bytes());
-            line.push(b'\n');
-        } else {
-            line.extend_from_slice(format!("PUB @{topic} {level} ").as_bytes());
+    fn publish_with_id(&mut self, number: usize, connection: ConnectionId, what: &str) {
+        let producers = self.plan.producers.clone();
+        let words = |picked: usize| producers[picked].to_string();
+        // A tape that was made smaller may ask for it in a world without producers.
+        let picked = if producers.is_empty() { 0 } else { self.one_of(what, "producer", producers.len(), &words) };
+        let producer = Some(producers.get(picked).copied().unwrap_or(0));
+        if self.plan.batches && self.one_of(what, "as a batch", 3, &|picked| yes_or_no(picked / 2)) == 2 {
+            return self.publish_batch(number, connection, what, producer);
         }
-        line.extend_from_slice(&payload);
-        line.push(b'\n');
-        self.checker.model.attempts.push(Attempt {
-            topic: topic.clone(),
-            payload: payload.into(),
-            key,
-            headers,
-            fate: Fate::Unanswered,
-        });
-        let topic = topic.clone();
-        self.request(number, connection, &topic, Ask::Publish(at), line, Flight::Publish(message));
+        let (topic, level) = (self.topic(what), self.level(what));
+        let message = Message { topic, level, bytes: 20, binary: true, batch: None, producer, sent: None };
+        self.publish(number, connection, message);
+    }
+
+    /// Sends something again that has an id, whoever sent it first and whatever it was answered: the last, or one further back.
+    fn repeat(&mut self, number: usize, connection: ConnectionId, what: &str) {
+        let sent: Vec<usize> = self.checker.model.with_ids().rev().take(8).collect();
+        let picks = [0, 1, 3, 7];
+        let picked =
+            picks[self.one_of(what, "which", picks.len(), &|picked| format!("{} before the last", picks[picked]))];
+        let level = self.level(what);
+        let Some(first) = sent.get(picked.min(sent.len().saturating_sub(1))).copied() else { return };
+        let topic = self.checker.model.attempts[first].topic.clone();
+        let message = Message { topic, level, bytes: 0, binary: true, batch: None, producer: None, sent: Some(first) };
+        self.publish(number, connection, message);
+    }
+
+    fn publish_batch(&mut self, number: usize, connection: ConnectionId, what: &str, producer: Option<u64>) {
+        let (topic, level) = (self.topic(what), self.level(what));
+        let config = &self.plan.config;
+        let (count_max, batch_bytes_max) = (config.queue_messages as usize, config.publish_batch_bytes_max as usize);
+        let payload_max = (config.payload_bytes_max as usize).min(batch_bytes_max - 4).min(20_000);
+        let full = self.plan.payload_bytes as usize;
+        let counts = [3, 1, 2, 10, 40];
+        let count = counts[self.one_of(what, "messages", counts.len(), &|picked| counts[picked].to_string())];
+        let sizes = [full / 3 + 1, 1, full, payload_max];
+        let words = |picked: usize| ["small", "tiny", "usual", "the limit"][picked].to_owned();
+        let bytes = sizes[self.one_of(what, "size", sizes.len(), &words)].min(payload_max);
+        // A payload is never shorter than the number in it.
+        let count = count.min(count_max).min(batch_bytes_max / (4 + bytes.max(NUMBER_BYTES_MAX))).max(1);
+        let message = Message { topic, level, bytes, binary: true, batch: Some(count), producer, sent: None };
+        self.publish(number, connection, message);
+    }
+
+    fn publish(&mut self, number: usize, connection: ConnectionId, mut message: Message) {
+        let first = match message.sent {
+            Some(first) => first,
+            None => self.new_attempts(&message),
+        };
+        message.sent = self.checker.model.attempts[first].repeats.as_ref().map(|_| first);
+        let line = self.publish_request(first, message.level, message.binary);
+        let topic = message.topic.clone();
+        self.request(number, connection, &topic, Ask::Publish(first), line, Flight::Publish(message));
+    }
+
+    /// Makes up what is to be published: a message, or those of a batch. Says the number of the first.
+    fn new_attempts(&mut self, message: &Message) -> usize {
+        let Message { topic, bytes, binary, .. } = message;
+        let first = self.checker.model.attempts.len();
+        for at in first..first + message.batch.unwrap_or(1) {
+            let mut attempt = Attempt::new(topic, payload(at, *bytes, *binary));
+            attempt.batch = message.batch.map(|count| (first, count));
+            if *binary && message.batch.is_none() && *bytes > 0 {
+                attempt.key = (!at.is_multiple_of(3)).then(|| vec![b'k', (at % 251) as u8, b' ']);
+                if at.is_multiple_of(2) {
+                    attempt.headers.push((b"h-1".to_vec(), format!("v{}=%", at % 7).into_bytes()));
+                }
+            }
+            if at == first {
+                attempt.repeats = message.producer.map(|producer| Repeats::new((producer, sequence_of(at))));
+            }
+            self.checker.model.attempts.push(attempt);
+        }
+        first
+    }
+
+    pub(super) fn publish_request(&self, first: usize, level: &str, binary: bool) -> Vec<u8> {
+        let model = &self.checker.model;
+        let Attempt { topic, payload, key, headers, batch, repeats, .. } = &model.attempts[first];
+        let mut id = String::new();
+        if let Some(Repeats { id: (producer, sequence), .. }) = repeats {
+            write!(id, " id={producer}:{sequence}").expect("a string");
+        }
+        if let Some((_, count)) = batch {
+            let mut body = Vec::new();
+            for attempt in &model.attempts[model.together(first)] {
+                body.extend_from_slice(&(attempt.payload.len() as u32).to_be_bytes());
+                body.extend_from_slice(&attempt.payload);
+            }
+            let head = format!("PUBB @{topic} {level} {count} {}{id}\n", body.len());
+            return [head.as_bytes(), &body, b"\n"].concat();
+        }
+        if !binary {
+            return [format!("PUB @{topic} {level} ").as_bytes(), payload, b"\n"].concat();
+        }
+        let mut head = format!("PUBN @{topic} {level} {}", payload.len());
+        if let Some(key) = key {
+            write!(head, " key={}", percent(key)).expect("a string");
+        }
+        head.push_str(&id);
+        for (name, value) in headers {
+            write!(head, " h.{}={}", String::from_utf8_lossy(name), percent(value)).expect("a string");
+        }
+        head.push('\n');
+        [head.as_bytes(), payload, b"\n"].concat()
     }
 
     /// A payload that holds what looks like a frame (crash story: the smuggled frame).
@@ -380,14 +476,7 @@ impl World {
         let mut line = format!("PUBN DURABLE {}\n", payload.len()).into_bytes();
         line.extend_from_slice(&payload);
         line.push(b'\n');
-        let attempt = Attempt {
-            topic: "default".into(),
-            payload: payload.into(),
-            key: None,
-            headers: Vec::new(),
-            fate: Fate::Unanswered,
-        };
-        self.checker.model.attempts.push(attempt);
+        self.checker.model.attempts.push(Attempt::new("default", payload));
         self.ask(number, connection, "default", Ask::Publish(at), line);
     }
 
@@ -439,7 +528,7 @@ impl World {
     }
 
     fn garbage(&mut self, number: usize, connection: ConnectionId, what: &str) {
-        let lines: [(&[u8], &[&str]); 8] = [
+        let lines: [(&[u8], &[&str]); 9] = [
             (b"NONSENSE\n", &["BAD_REQUEST"]),
             (b"\xff\x00\xfe\n", &["BAD_REQUEST"]),
             (b"PUB NEVER x\n", &["BAD_REQUEST"]),
@@ -448,6 +537,8 @@ impl World {
             (b"PUB @../etc DURABLE x\n", &["BAD_NAME", "BAD_REQUEST"]),
             (b"PUB DURABLE \n", &["EMPTY", "BAD_REQUEST"]),
             (b"ACK g 99999999999999999999999\n", &["BAD_REQUEST"]),
+            // The second message is missing; or there may be no batch of two.
+            (b"PUBB DURABLE 2 5\n\0\0\0\x01x\n", &["BAD_REQUEST", "TOO_LARGE"]),
         ];
         let words =
             |picked: usize| String::from_utf8_lossy(&lines[picked].0[..lines[picked].0.len() - 1]).trim().to_owned();
@@ -581,6 +672,14 @@ impl World {
             self.in_this_life(self.now_ns, Todo::ResetNow(connection));
         }
     }
+}
+
+/// What stands before the bytes of a payload: `m<number>.`
+const NUMBER_BYTES_MAX: usize = 12;
+
+/// Sequences that go up, and not by one: nothing hangs on their order.
+fn sequence_of(attempt: usize) -> u32 {
+    (attempt as u32 * 3) ^ 1
 }
 
 fn yes_or_no(picked: usize) -> String {

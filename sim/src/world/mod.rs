@@ -392,6 +392,7 @@ impl World {
             return Err(Verdict::Stuck(format!("nothing will ever happen again: {}", self.whereabouts())));
         };
         self.now_ns = self.now_ns.max(first);
+        self.checker.time_is(self.now_ns);
         if let Some((at, id)) = on_disk
             && at == first
         {

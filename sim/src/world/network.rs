@@ -156,6 +156,7 @@ impl World {
             if self.resets(connection, format_args!("before {} bytes of connection {}", bytes.len(), connection.0))? {
                 return Ok(());
             }
+            self.mutation.hear(&mut bytes);
             self.tell(Event::Received { connection, bytes: bytes.into() })?;
         }
         if ended && self.conns.contains_key(&connection) {

@@ -357,10 +357,12 @@ impl World {
                 Ok(())
             }
             4 => {
+                self.checker.clock_was_set();
                 self.wall_offset_ms -= 3_600_000;
                 Ok(())
             }
             5 => {
+                self.checker.clock_was_set();
                 self.wall_offset_ms += 86_400_000;
                 Ok(())
             }

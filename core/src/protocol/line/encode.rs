@@ -7,9 +7,12 @@ use alloc::vec::Vec;
 /// Appends a reply, all its lines with their newlines.
 pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply) {
     match reply {
-        Reply::Published { offset, level } => {
+        Reply::Published { offset, level, batch } => {
             number(out, "OK ", *offset);
             text(out, " ", level.as_str());
+            if let Some(count) = batch {
+                number(out, " ", *count);
+            }
         }
         Reply::Error(error) => {
             text(out, "ERR ", error.code.as_str());
@@ -76,6 +79,8 @@ pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply) {
         Reply::Hello(hello) => {
             text(out, "HELLO version=", hello.version);
             number(out, " maxPayload=", hello.payload_bytes_max);
+            number(out, " maxPublishBatch=", hello.publish_batch_bytes_max);
+            number(out, " maxPublishBatchMessages=", hello.queue_messages);
             number(out, " maxUnanswered=", hello.unanswered_max);
             number(out, " maxFetchWaitMs=", hello.fetch_wait_ms_max);
             number(out, " maxFetchBytes=", hello.fetch_bytes_max);

@@ -10,11 +10,17 @@ use proptest::prelude::*;
 
 /// Small, so that limits are met by short inputs.
 const LIMIT: u32 = 16;
+const BATCH_LIMIT: u32 = 60;
+const BATCH_MESSAGES: u32 = 5;
+
+fn limits(payload_bytes_max: u32) -> Limits {
+    Limits { payload_bytes_max, batch_bytes_max: BATCH_LIMIT, batch_messages_max: BATCH_MESSAGES }
+}
 
 /// All that comes of a stream which arrives in these pieces. After each piece no more may be kept than one unfinished
 /// request of a permitted length.
 fn decode<'a>(limit: u32, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Next> {
-    let mut codec = LineCodec::new(limit);
+    let mut codec = LineCodec::new(limits(limit));
     let mut input = Input::default();
     let mut found = Vec::new();
     for piece in pieces {
@@ -25,6 +31,7 @@ fn decode<'a>(limit: u32, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Nex
                 next => found.push(next),
             }
         }
+        let limit = limit.max(BATCH_LIMIT);
         assert!(input.len() <= (limit + LINE_BYTES_BESIDE_PAYLOAD) as usize, "{} bytes kept", input.len());
     }
     found
@@ -58,6 +65,11 @@ fn publish(topic: Option<&str>, level: Level, value: &[u8]) -> Request {
         value: Bytes::copy_from_slice(value).into(),
         ..EMPTY_PUBLISH
     })
+}
+
+fn batch(topic: Option<&str>, level: Level, count: u32, bytes: &[u8]) -> Request {
+    let Request::Publish(publish) = publish(topic, level, bytes) else { panic!("just made") };
+    Request::Publish(Publish { batch: Some(count), ..publish })
 }
 
 fn topic(name: &str) -> TopicRef {
@@ -111,6 +123,8 @@ fn every_verb_is_understood() {
                     (b"A_.-9".to_vec(), b"a".to_vec()),
                     (b"t".to_vec(), vec![]),
                 ],
+                id: None,
+                batch: None,
                 value: Bytes::from_static(b"x").into(),
             }),
         ),
@@ -122,6 +136,15 @@ fn every_verb_is_understood() {
                 value: Bytes::from_static(b"x").into(),
                 ..EMPTY_PUBLISH
             }),
+        ),
+        ("PUBB DURABLE 1 5\n\0\0\0\x01x\n", batch(None, Durable, 1, b"\0\0\0\x01x")),
+        (
+            "PUBB @orders ACCEPTED 5 25\r\n\0\0\0\x01a\0\0\0\x01\n\0\0\0\x01\0\0\0\0\x01\n\0\0\0\x01e\n",
+            batch(Some("orders"), Accepted, 5, b"\0\0\0\x01a\0\0\0\x01\n\0\0\0\x01\0\0\0\0\x01\n\0\0\0\x01e"),
+        ),
+        (
+            "PUBB WRITTEN 3 60\n\0\0\0\x100123456789abcdef\0\0\0\x100123456789abcdef\0\0\0\x100123456789abcdef\n",
+            batch(None, Written, 3, &b"\0\0\0\x100123456789abcdef".repeat(3)),
         ),
         ("FETCH g 10 500\n", Request::Fetch { topic: None, group: group(), max: 10, wait_ms: 500, meta: false }),
         (
@@ -188,11 +211,13 @@ fn every_mistake_gets_a_code_and_a_sentence_that_helps() {
     let overlong = format!("FETCH {}\n", "x".repeat(5000));
     let overlong_pubn = format!("PUBN DURABLE 5 {}\nQUIT\n\n", "x".repeat(5000));
     let overlong_pubb = format!("PUBB @t DURABLE 1 5 {}\nQUIT\n\n", "x".repeat(5000));
+    let large_batch = format!("PUBB DURABLE 5 61\n{}\n", "x".repeat(61));
+    let large_message = format!("PUBB DURABLE 2 26\n\0\0\0\x01x\0\0\0\x11{}\n", "x".repeat(17));
     let cases: &[(&str, Code, &str)] = &[
-        ("\n", BadRequest, "a line begins with a verb; there are PUB PUBN FETCH"),
+        ("\n", BadRequest, "a line begins with a verb; there are PUB PUBN PUBB FETCH"),
         ("\r\n", BadRequest, "a line begins with a verb"),
         (" PING\n", BadRequest, "a line begins with a verb"),
-        ("PUSH x\n", BadRequest, "'PUSH' is not a verb; there are PUB PUBN"),
+        ("PUSH x\n", BadRequest, "'PUSH' is not a verb; there are PUB PUBN PUBB"),
         ("P\x07\n", BadRequest, r"'P\x07' is not a verb"),
         (&word, BadRequest, &quoted_word),
         (&long_word, BadRequest, "WWWW…' is not a verb"),
@@ -242,9 +267,16 @@ fn every_mistake_gets_a_code_and_a_sentence_that_helps() {
         ("PUBN DURABLE 1 h.=v\nx\n", BadName, "a header's name is 1 to 100 of A-Z a-z 0-9 . _ -, not ''"),
         (&long_header, BadName, "a header's name is 1 to 100 of"),
         ("PUBN DURABLE 1 h.a/b=v\nx\n", BadName, "not 'a/b'"),
-        ("PUBN DURABLE 1 Key=v\nx\n", BadRequest, "'Key=v' is not key=… or h.<name>=…"),
-        ("PUBN DURABLE 1 word\nx\n", BadRequest, "'word' is not key=… or h.<name>=…"),
-        ("PUBN DURABLE 1 id=7:1\nx\n", BadRequest, "id= is not supported by this version"),
+        ("PUBN DURABLE 1 Key=v\nx\n", BadRequest, "'Key=v' is not key=…, id=… or h.<name>=…"),
+        ("PUBN DURABLE 1 word\nx\n", BadRequest, "'word' is not key=…, id=… or h.<name>=…"),
+        (
+            "PUBN DURABLE 1 id=7\nx\n",
+            BadRequest,
+            "'id=7' is not id=<producer>:<sequence> with whole numbers, the sequence up to 4294967295",
+        ),
+        ("PUBN DURABLE 1 id=7:4294967296\nx\n", BadRequest, "is not id="),
+        ("PUBN DURABLE 1 id=:1\nx\n", BadRequest, "is not id="),
+        ("PUBN DURABLE 1 id=1:1 id=1:1\nx\n", BadRequest, "id= stands there twice"),
         // Verbs of words
         (
             "FETCH\n",
@@ -317,8 +349,44 @@ fn every_mistake_gets_a_code_and_a_sentence_that_helps() {
         ("EXTEND g 1 1\n", BadRequest, "EXTEND is not"),
         ("PURGE @t 1\n", BadRequest, "PURGE is not"),
         ("DELETE @t\n", BadRequest, "DELETE is not"),
-        ("PUBB DURABLE 1 5\n\0\0\0\x01x\n", BadRequest, "PUBB is not supported by this version"),
-        ("PUBB @t DURABLE 1 5 id=1:1\nPING\n\n", BadRequest, "PUBB is not supported by this version"),
+        // PUBB
+        (
+            "PUBB SAFE 1 5\nPING\n\n",
+            BadRequest,
+            "the level must be ACCEPTED, WRITTEN or DURABLE, not 'SAFE'; expected PUBB [@topic]",
+        ),
+        ("PUBB @a/b DURABLE 1 5\nPING\n\n", BadName, "'a/b' can't be a topic"),
+        ("PUBB DURABLE one 5\nPING\n\n", BadRequest, "the number of messages must be a whole number"),
+        ("PUBB DURABLE 1 5 key=k\nPING\n\n", BadRequest, "'key=k' is not id=<producer>:<sequence> with whole numbers"),
+        ("PUBB DURABLE 1 5 id=1:2 x\nPING\n\n", BadRequest, "'x' is one word too many; expected PUBB"),
+        ("PUBB DURABLE 0 0\n\n", Empty, "a batch has at least one message; nothing was stored"),
+        (
+            "PUBB DURABLE 6 30\n.............................!\n",
+            TooLarge,
+            "6 messages are over the limit of 5 for a batch",
+        ),
+        ("PUBB DURABLE 99999999999 5\nPING\n\n", TooLarge, "start the broker with a larger --queue-messages"),
+        (
+            &large_batch,
+            TooLarge,
+            "a batch of 61 bytes is over the limit of 60; send less, or start the broker with a larger --max-publish-batch",
+        ),
+        (
+            &large_message,
+            TooLarge,
+            "message 2 of the batch has 17 bytes, over the limit of 16; nothing of it was stored; send less",
+        ),
+        (
+            "PUBB DURABLE 2 9\n\0\0\0\x01x\0\0\0\0\n",
+            Empty,
+            "message 2 of the batch has no byte; nothing of it was stored",
+        ),
+        ("PUBB DURABLE 1 5\n\0\0\0\x02x\n", BadRequest, "message 1 of 1 does not end within the batch; expected PUBB"),
+        ("PUBB DURABLE 1 3\n\0\0\0\n", BadRequest, "message 1 of 1 does not end within the batch"),
+        ("PUBB DURABLE 1 0\n\n", BadRequest, "message 1 of 1 does not end within the batch"),
+        ("PUBB DURABLE 2 5\n\0\0\0\x01x\n", BadRequest, "message 2 of 2 does not end within the batch"),
+        ("PUBB DURABLE 1 10\n\0\0\0\x01x\0\0\0\x01y\n", BadRequest, "5 bytes are left behind message 1, the last"),
+        ("PUBB DURABLE 1 5\n\x7f\x7f\x7f\x7fx\n", BadRequest, "message 1 of 1 does not end within the batch"),
     ];
     for (line, code, sentence) in cases {
         let error = refusal_of(line.as_bytes());
@@ -342,6 +410,7 @@ fn where_the_framing_is_lost_nothing_more_is_believed() {
         ("PUBB DURABLE 1\nPING\n", "expected PUBB"),
         ("PUBN DURABLE 2\nxyz\nPING\n", "its bytes must be followed by a newline, not 'z'"),
         ("PUBN DURABLE 2\nxy\r\nPING\n", r"not '\r'"),
+        ("PUBB DURABLE 1 5\n\0\0\0\x01xyPING\n", "not 'y'; where the next request begins can't be known"),
         ("GET / HTTP/1.1\r\nHost: x\r\n\r\nPING\n", "not HTTP"),
         ("DELETE /x HTTP/1.0\r\nPING\n", "not HTTP"),
         ("Host: localhost:7717\r\nPING\n", "not HTTP"),
@@ -413,7 +482,7 @@ fn a_line_of_exactly_the_limit_is_read_and_one_byte_more_is_not() {
 
 #[test]
 fn an_overlong_line_is_refused_before_it_ends_and_is_not_kept() {
-    let mut codec = LineCodec::new(LIMIT);
+    let mut codec = LineCodec::new(limits(LIMIT));
     let mut input = Input::default();
     input.push(Bytes::from(vec![b'x'; 5000]));
     assert!(matches!(codec.next(&mut input), Next::Refused(error) if error.code == Code::LineTooLong));
@@ -428,7 +497,7 @@ fn an_overlong_line_is_refused_before_it_ends_and_is_not_kept() {
 
 #[test]
 fn a_body_over_the_limit_is_passed_over_without_being_kept() {
-    let mut codec = LineCodec::new(LIMIT);
+    let mut codec = LineCodec::new(limits(LIMIT));
     let mut input = Input::default();
     input.push(Bytes::from_static(b"PUBN DURABLE 7000000\n"));
     assert!(matches!(codec.next(&mut input), Next::Refused(error) if error.code == Code::TooLarge));
@@ -443,7 +512,7 @@ fn a_body_over_the_limit_is_passed_over_without_being_kept() {
 
 #[test]
 fn no_byte_is_searched_twice() {
-    let mut codec = LineCodec::new(LIMIT);
+    let mut codec = LineCodec::new(limits(LIMIT));
     let mut input = Input::default();
     for _ in 0..1000 {
         input.push(Bytes::from_static(b"xyz"));
@@ -458,7 +527,7 @@ fn a_payload_is_not_copied() {
     let place = bytes[12..].as_ptr();
     let mut input = Input::default();
     input.push(bytes);
-    match LineCodec::new(LIMIT).next(&mut input) {
+    match LineCodec::new(limits(LIMIT)).next(&mut input) {
         Next::Request(Request::Publish(Publish { value: Body::One(value), .. })) => assert_eq!(value.as_ptr(), place),
         other => panic!("{other:?}"),
     }
@@ -472,6 +541,27 @@ fn single_bytes_do_not_cost_a_piece_each() {
     }
     assert_eq!(input.len(), 100_000);
     assert!(input.pieces().count() <= 100_000 / 4096 + 1);
+}
+
+#[test]
+fn a_small_piece_joins_a_small_one() {
+    for (first, second, pieces) in
+        [(1, 511, 1), (1, 512, 2), (511, 511, 1), (4095, 511, 1), (4096, 511, 2), (4096, 512, 2)]
+    {
+        let mut input = Input::default();
+        input.push(Bytes::from(vec![b'x'; first]));
+        input.push(Bytes::from(vec![b'x'; second]));
+        assert_eq!(input.pieces().count(), pieces, "{first} {second}");
+    }
+}
+
+#[test]
+fn bodies_are_equal_when_their_bytes_are() {
+    let body = |pieces: &[&'static [u8]]| Body::Many(pieces.iter().map(|piece| Bytes::from_static(piece)).collect());
+    assert_eq!(body(&[b"ab", b"c"]), body(&[b"a", b"bc"]));
+    assert_ne!(body(&[b"ab", b"c"]), body(&[b"ab", b"d"]));
+    assert_ne!(body(&[b"ab"]), body(&[b"ab", b"c"]));
+    assert!(body(&[b"", b""]).is_empty() && !body(&[b"", b"a"]).is_empty());
 }
 
 #[test]
@@ -515,13 +605,19 @@ fn replies_are_written_as_the_protocol_says() {
     let hello = Hello {
         version: "1.2.3",
         payload_bytes_max: 65536,
+        publish_batch_bytes_max: 1_048_576,
+        queue_messages: 1000,
         unanswered_max: 1024,
         fetch_wait_ms_max: 60_000,
         fetch_bytes_max: 4_194_304,
     };
     for (reply, expected) in [
-        (Reply::Published { offset: 15, level: Level::Durable }, "OK 15 DURABLE\n"),
-        (Reply::Published { offset: u64::MAX, level: Level::Accepted }, "OK 18446744073709551615 ACCEPTED\n"),
+        (Reply::Published { offset: 15, level: Level::Durable, batch: None }, "OK 15 DURABLE\n"),
+        (
+            Reply::Published { offset: u64::MAX, level: Level::Accepted, batch: None },
+            "OK 18446744073709551615 ACCEPTED\n",
+        ),
+        (Reply::Published { offset: 15, level: Level::Written, batch: Some(3) }, "OK 15 WRITTEN 3\n"),
         (Reply::Error(RequestError::new(Code::NoTopic, "there is\r\nnone")), "ERR NO_TOPIC there is  none\n"),
         (Reply::Acked { committed: 16 }, "ACKED 16\n"),
         (Reply::Sought { offset: 0 }, "SOUGHT 0\n"),
@@ -549,7 +645,8 @@ fn replies_are_written_as_the_protocol_says() {
         (Reply::Pong, "PONG\n"),
         (
             Reply::Hello(hello),
-            "HELLO version=1.2.3 maxPayload=65536 maxUnanswered=1024 maxFetchWaitMs=60000 maxFetchBytes=4194304\n",
+            "HELLO version=1.2.3 maxPayload=65536 maxPublishBatch=1048576 maxPublishBatchMessages=1000 maxUnanswered=1024 \
+             maxFetchWaitMs=60000 maxFetchBytes=4194304\n",
         ),
         (Reply::Bye, "BYE\n"),
     ] {
@@ -600,6 +697,7 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
     let snippet = prop_oneof![
         4 => prop::sample::select(vec![
             &b"PUB DURABLE x\n"[..], b"PUB ", b"PUBN DURABLE 3\n", b"PUBN DURABLE 3\nxyz\n", b"PUBN SAFE 30\n", b"PUBB DURABLE 1 9\n",
+            b"PUBB DURABLE 2 11\n\0\0\0\x01x\0\0\0\x02yz\n", b"PUBB WRITTEN 2 10\n", b"\0\0\0\x01",
             b"FETCH g 1 1\n", b"ACK g 1\n", b"PING\r\n", b"\n", b"\r", b" ", b"@orders", b"DURABLE", b"key=%41", b"h.a=b",
             b"PUBN ACCEPTED 1 key=k\nx\n", b"PUBN DURABLE 0\n\n", b"SEEK g time=1\n", b"GET / HTTP/1.1\r\n", b"17", b"xyz\n",
         ]).prop_map(<[u8]>::to_vec),
@@ -637,6 +735,7 @@ proptest! {
         topic in prop::option::of("[A-Za-z0-9_-]{1,100}"),
         level in prop::sample::select(Level::ALL.to_vec()),
         key in prop::option::of(any_vec(any::<u8>(), 0..50)),
+        id: Option<(u64, u32)>,
         headers in any_vec(("[A-Za-z0-9._-]{1,100}", any_vec(any::<u8>(), 0..50)), 0..10),
         value in any_vec(any::<u8>(), 1..300),
         length in 1_usize..400,
@@ -651,6 +750,9 @@ proptest! {
             stream.extend_from_slice(b" key=");
             percent::encode(&mut stream, key);
         }
+        if let Some((producer, sequence)) = id {
+            stream.extend_from_slice(format!(" id={producer}:{sequence}").as_bytes());
+        }
         for (name, value) in &headers {
             stream.extend_from_slice(format!(" h.{name}=").as_bytes());
             percent::encode(&mut stream, value);
@@ -659,7 +761,7 @@ proptest! {
         stream.extend_from_slice(&value);
         stream.push(b'\n');
         let headers = headers.into_iter().map(|(name, value)| (name.into_bytes(), value)).collect();
-        let publish = Publish { topic, level, key, headers, value: Bytes::from(value).into() };
+        let publish = Publish { topic, level, key, headers, id, batch: None, value: Bytes::from(value).into() };
         prop_assert_eq!(decode(4096, stream.chunks(length)), vec![Next::Request(Request::Publish(publish))]);
     }
 

@@ -6,7 +6,6 @@ use super::broker::Broker;
 use super::load::{self, Limit, Load};
 use super::report::ReadCase;
 use crate::client::{Client, Delivered, Outcome, Publication};
-use plimsoll_core::message;
 use plimsoll_core::protocol::{Level, SeekTo};
 use rustix::fs::sendfile;
 use std::fs::File;
@@ -150,17 +149,16 @@ impl Reading {
                 return Ok(());
             }
             self.raw_requests.push(next);
-            for frame in raw.frames() {
-                let frame = frame?;
+            for message in raw.messages() {
+                let (offset, message) = message?;
                 // Before and behind ours stand the messages of others, and the one that made all durable.
-                let index = frame.offset.checked_sub(self.base).and_then(|index| usize::try_from(index).ok());
-                if let Some(expected) = index.and_then(|index| acknowledged.get(index)) {
-                    let value = message::Message::parse(frame.payload).map(|message| crc32c::crc32c(message.value));
-                    if value != *expected {
-                        return Err(Failure::Bench(format!("READRAW shows other bytes at offset {}", frame.offset)));
-                    }
+                let index = offset.checked_sub(self.base).and_then(|index| usize::try_from(index).ok());
+                if let Some(expected) = index.and_then(|index| acknowledged.get(index))
+                    && Some(crc32c::crc32c(message.value)) != *expected
+                {
+                    return Err(Failure::Bench(format!("READRAW shows other bytes at offset {offset}")));
                 }
-                next = frame.offset + frame.count;
+                next = offset + 1;
                 self.raw_messages += 1;
             }
             self.raw_bytes += raw.bytes.len() as u64;
