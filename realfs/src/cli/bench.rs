@@ -9,6 +9,7 @@ mod load;
 mod raw;
 mod reading;
 mod report;
+mod retention;
 
 use super::connection::{Failure, exit_code, output};
 use super::publish::LevelArg;
@@ -36,6 +37,7 @@ Examples:
   plimsoll bench --producers 1,4,64 --in-flight 1,256 --size 128,4096 --level durable
   plimsoll bench --address 127.0.0.1:7717 --level written
   plimsoll bench --flush
+  plimsoll bench --retention
 
 Starts a broker of this very program in a temporary directory, and leaves nothing behind. With --address it publishes \
 to the topic `bench` of a running broker instead. Cases take turns, round by round; medians are printed. `raw append` \
@@ -71,6 +73,9 @@ pub(crate) struct Args {
     /// Flush policies instead: one producer in batches of 100, one consumer
     #[arg(long, conflicts_with_all = ["address", "producers", "in_flight", "size", "level"])]
     flush: bool,
+    /// A load with rolls and retention beside the same without, instead
+    #[arg(long, conflicts_with_all = ["flush", "address", "producers", "in_flight", "size", "level"])]
+    retention: bool,
     /// How long each case publishes in each round
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     seconds: Option<Duration>,
@@ -94,7 +99,11 @@ pub(crate) fn run(args: Args) -> i32 {
         Err(error) => return exit_code("bench", Err(Failure::Bench(format!("cannot listen for signals: {error}")))),
     };
     // By the end of this everything has been dropped: brokers stopped, directories removed.
-    let result = if args.flush { flush::run(&args, &interrupt) } else { bench(&args, &interrupt) };
+    let result = match (args.flush, args.retention) {
+        (true, _) => flush::run(&args, &interrupt),
+        (_, true) => retention::run(&args, &interrupt),
+        _ => bench(&args, &interrupt),
+    };
     match result {
         Err(_) if interrupt.is_set() => {
             super::complain("bench", "interrupted; nothing was left behind");
@@ -215,6 +224,8 @@ pub(crate) enum Variant {
     FlushAsync,
     /// Forces 500 messages together, or those of 100 ms.
     FlushMixed,
+    /// Rolls and removes several segments a second.
+    Retained,
 }
 
 impl Variant {
@@ -226,6 +237,7 @@ impl Variant {
             Variant::Reading => &["--segment-bytes", "16MiB"],
             Variant::FlushAsync => &["--flush", "interval=100ms,messages=100"],
             Variant::FlushMixed => &["--flush", "interval=100ms,messages=500"],
+            Variant::Retained => &["--segment-bytes", "4MiB", "--retain-bytes", "16MiB"],
         }
     }
 
@@ -245,14 +257,15 @@ impl Variant {
             Variant::Reading => "small segments",
             Variant::FlushAsync => "flush async",
             Variant::FlushMixed => "flush mixed",
+            Variant::Retained => "retained",
         }
     }
 
     fn suffix(self) -> &'static str {
         match self {
-            Variant::Default | Variant::Reading | Variant::FlushAsync | Variant::FlushMixed => "",
             Variant::GatherOff => ", gather off",
             Variant::GroupCommitOff => ", group-commit off",
+            _ => "",
         }
     }
 }
