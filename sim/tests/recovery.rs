@@ -8,6 +8,7 @@ use plimsoll_core::effect::{Effect, Halt, HaltKind, IoErrorKind};
 use plimsoll_core::event::Event;
 use plimsoll_core::group::offset_file::encode_offset;
 use plimsoll_core::log::recovery::{Conclusion, DirectoryFindings, FirstInvalid, Inspector, conclude};
+use plimsoll_core::log::topic_file::TopicToml;
 use plimsoll_core::log::watermark::{self, Slot, Watermark};
 use plimsoll_core::record::{self, Kind};
 use plimsoll_sim::disk::SimDisk;
@@ -593,8 +594,8 @@ fn p7_a_topic_file_that_is_damaged_or_missing() {
     disk.take_away(toml);
     refused(&disk, "topic-unreadable");
     // With another id no slot and no frame is ours.
-    let id = text.split('"').nth(1).expect("an id").to_owned();
-    disk.put(toml, text.replace(&id, &"0".repeat(32)).as_bytes());
+    let other = TopicToml { log_id: [0; 16], ..TopicToml::parse(text.as_bytes()).expect("it") };
+    disk.put(toml, other.render().as_bytes());
     refused(&disk, "watermark-unreadable");
 }
 
