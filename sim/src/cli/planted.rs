@@ -172,9 +172,6 @@ mod hunt {
                     lean("plan, index stride", "1", 80),
                     lean("plan, index bytes", "0", 80),
                     lean("plan, recent bytes", "0", 80),
-                    // More than one audit's READ asks for, so that the second begins in the middle of a segment.
-                    lean("client *, action", "publishes several at once", 50),
-                    lean("client *, how many", "30", 80),
                     lean("operator, before *", "meddles with an index", 30),
                     lean("operator, before * deed", "is another one's", 80),
                 ],
