@@ -552,6 +552,45 @@ impl Client {
         self.answer(&text, "FOUND ", wire::parse_number)
     }
 
+    /// Takes away every message below `before`; answers where the log begins then. Consumers behind that are told of the gap.
+    ///
+    /// # Errors
+    /// Every kind of [`Error`].
+    pub fn purge(&mut self, topic: Option<&str>, before: u64) -> Result<u64, Error> {
+        check_word("topic", topic)?;
+        self.request(|out| {
+            wire::begin(out, "PURGE", topic);
+            wire::number(out, before);
+        })
+        .and_then(|text| self.answer(&text, "PURGED ", wire::parse_number))
+    }
+
+    /// Takes a topic away, with all its messages and groups.
+    ///
+    /// # Errors
+    /// Every kind of [`Error`].
+    pub fn delete_topic(&mut self, topic: &str) -> Result<(), Error> {
+        check_word("topic", Some(topic))?;
+        let text = self.request(|out| wire::begin(out, "DELETE", Some(topic)))?;
+        self.answer(&text, "DELETED ", |name| (name == topic.as_bytes()).then_some(()))
+    }
+
+    /// Takes a group away: one of its name begins anew. The topic must be named, also when it is the default one.
+    ///
+    /// # Errors
+    /// Every kind of [`Error`].
+    pub fn delete_group(&mut self, topic: &str, group: &str) -> Result<(), Error> {
+        check_word("topic", Some(topic))?;
+        check_word("group", Some(group))?;
+        let text = self.request(|out| {
+            wire::begin(out, "DELETE", Some(topic));
+            wire::word(out, group.as_bytes());
+        })?;
+        self.answer(&text, "DELETED ", |rest| {
+            (wire::words(rest).eq([topic.as_bytes(), group.as_bytes()])).then_some(())
+        })
+    }
+
     /// Asks whether anybody is there.
     ///
     /// # Errors

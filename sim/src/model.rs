@@ -90,8 +90,12 @@ pub struct Log {
     pub exists: bool,
     /// Which attempt each offset names, as far as that is known.
     names: BTreeMap<u64, usize>,
-    /// Everything below was acknowledged DURABLE or delivered: it never changes and never goes (P1, P4).
+    /// Everything below was acknowledged DURABLE or delivered: it never changes and never goes (P1, P4), unless it is purged.
     pub firm_end: u64,
+    /// Everything below is gone: a client was told so. It never comes back (P12).
+    pub start: u64,
+    /// Everything at or above was never asked to go, nor does a policy allow it: it stays (P12).
+    pub start_max: u64,
     /// Everything below was acknowledged WRITTEN: a killed process leaves it.
     written_end: u64,
     /// Everything below was acknowledged at all: a clean stop keeps it.
@@ -297,8 +301,8 @@ impl Model {
         Ok(())
     }
 
-    /// A reader was sent a message: from now on it stands.
-    pub fn delivered(&mut self, topic: &str, offset: u64, value: &[u8]) -> Result<usize, Broken> {
+    /// A reader was sent a message: from now on it stands. When it asked, the log began at `asked_start` or above.
+    pub fn delivered(&mut self, topic: &str, offset: u64, value: &[u8], asked_start: u64) -> Result<usize, Broken> {
         let found = number_in(value).filter(|number| self.attempts.get(*number).is_some_and(|a| a.payload == value));
         let Some(number) = found else {
             let shown = String::from_utf8_lossy(&value[..value.len().min(40)]).into_owned();
@@ -310,6 +314,12 @@ impl Model {
                 ),
             );
         };
+        if offset < asked_start {
+            return broken(
+                "P12",
+                format!("offset {offset} of {topic} is delivered, but the log begins at {asked_start}"),
+            );
+        }
         let attempt = &self.attempts[number];
         if attempt.topic != topic {
             return broken(
@@ -339,6 +349,23 @@ impl Model {
         log.firm_end = log.firm_end.max(offset + 1);
         log.claimed_end = log.claimed_end.max(log.firm_end);
         Ok(number)
+    }
+
+    /// A client was told that the log begins at `start`: that is recorded, and nothing brings back what lay below (P12).
+    pub fn begins_at(&mut self, topic: &str, start: u64) -> Check {
+        self.may_be_gone(topic, start)?;
+        let log = self.log(topic);
+        log.start = log.start.max(start);
+        Ok(())
+    }
+
+    /// What lies below `start` has been taken away (P12).
+    pub fn may_be_gone(&self, topic: &str, start: u64) -> Check {
+        let max = self.logs.get(topic).map_or(0, |log| log.start_max);
+        if start > max {
+            return broken("P12", format!("{topic} lost what lies below {start}, but nothing above {max} was to go"));
+        }
+        Ok(())
     }
 
     /// A reader was told when a message was stamped: that stands, too.
@@ -432,13 +459,29 @@ mod tests {
     #[test]
     fn what_was_delivered_never_changes_and_is_stored_once() {
         let mut model = model_with(3);
-        model.delivered("t", 0, b"m0.").expect("legal");
+        model.delivered("t", 0, b"m0.", 0).expect("legal");
         model.ended(End::PowerLost);
-        assert_eq!(model.delivered("t", 0, b"m1.").expect_err("changed").promise, "P1");
-        assert_eq!(model.delivered("t", 1, b"m0.").expect_err("twice").promise, "P2");
-        assert_eq!(model.delivered("t", 1, b"m2.x").expect_err("wrong bytes").promise, "P4");
+        assert_eq!(model.delivered("t", 0, b"m1.", 0).expect_err("changed").promise, "P1");
+        assert_eq!(model.delivered("t", 1, b"m0.", 0).expect_err("twice").promise, "P2");
+        assert_eq!(model.delivered("t", 1, b"m2.x", 0).expect_err("wrong bytes").promise, "P4");
         model.attempts[2].fate = Fate::Refused;
-        assert_eq!(model.delivered("t", 1, b"m2.").expect_err("refused").promise, "P11");
+        assert_eq!(model.delivered("t", 1, b"m2.", 0).expect_err("refused").promise, "P11");
+    }
+
+    #[test]
+    fn p12_what_is_gone_stays_gone_and_nothing_else_goes() {
+        let mut model = model_with(3);
+        for n in 0..3 {
+            model.published(n, n as u64, "DURABLE").expect("legal");
+        }
+        model.log("t").start_max = 2;
+        assert_eq!(model.begins_at("t", 3).expect_err("nobody asked for that").promise, "P12");
+        model.begins_at("t", 2).expect("asked for");
+        model.ended(End::PowerLost);
+        assert_eq!(model.log("t").start, 2);
+        assert_eq!(model.clone().delivered("t", 1, b"m1.", 2).expect_err("it is back").promise, "P12");
+        model.delivered("t", 1, b"m1.", 0).expect("asked for before it went");
+        model.delivered("t", 2, b"m2.", 2).expect("it was to stay");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use plimsoll_core::config::Config;
 use plimsoll_core::effect::{Effect, EffectId, FileId, IoError, Outcome, ReplyPart};
 use plimsoll_core::layout;
+use plimsoll_core::log::watermark::{self, Slot};
 #[cfg(feature = "planted")]
 use plimsoll_core::planted::Planted;
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,6 +92,10 @@ pub enum Mutant {
     CountAsSent,
     /// Looks into the directory now and then, by a number that is not the seed's.
     OutsideEntropy,
+    /// Every slot says that the log begins at 0.
+    ForgetStart,
+    /// A roll removes the first segment, though nobody asked for that.
+    RemoveAtRoll,
     /// `queues/` is not forced.
     DropForceDirOfQueues,
     /// Files stay open until the process ends.
@@ -105,7 +110,7 @@ static OUTSIDE: AtomicU64 = AtomicU64::new(0);
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 33] = [
+    pub const ALL: [Mutant; 35] = [
         Mutant::DropForceOfSegment,
         Mutant::DropForceOfWatermark,
         Mutant::DropForceOfTmp,
@@ -139,6 +144,8 @@ impl Mutant {
         Mutant::RemoveBeforeTheCopy,
         Mutant::CountAsSent,
         Mutant::OutsideEntropy,
+        Mutant::ForgetStart,
+        Mutant::RemoveAtRoll,
     ];
 
     /// Those that break no promise, and why. Whether that is so is tried like everything else.
@@ -291,6 +298,11 @@ impl Mutation {
                 let segment = path.strip_suffix(layout::TMP).filter(|path| path.ends_with(layout::LOG_SUFFIX))?;
                 Some(Effect::Remove { path: segment.into() })
             }
+            (Mutant::RemoveAtRoll, Effect::Create { path, .. }) => {
+                let (dir, name) = path.split_once("/log/")?;
+                let is_roll = layout::parse_segment(name).is_some_and(|base| base > 0);
+                is_roll.then(|| Effect::Remove { path: layout::segment(dir, 0) })
+            }
             (Mutant::OutsideEntropy, Effect::Write { .. }) => {
                 self.seen += 1;
                 self.seen.is_multiple_of(8).then(|| Effect::List { dir: layout::DATA.into() })
@@ -353,6 +365,10 @@ impl Mutation {
             }
             (Mutant::CutTooShort, Effect::Truncate { file, length }) if length > 0 => {
                 Effect::Truncate { file, length: length - 1 }
+            }
+            (Mutant::ForgetStart, Effect::Write { file, position, bytes }) if path.ends_with("/watermark") => {
+                let slot = watermark::decode(&bytes).map(|slot| watermark::encode(&Slot { start: 0, ..slot }).to_vec());
+                Effect::Write { file, position, bytes: slot.map_or(bytes, Into::into) }
             }
             (Mutant::FlipByte, Effect::Write { file, position, bytes }) if segment => {
                 let mut changed = bytes.to_vec();

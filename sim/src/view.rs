@@ -80,6 +80,19 @@ impl LogView {
         messages
     }
 
+    /// The latest timestamp of a segment's messages.
+    pub(crate) fn newest_ms(&mut self, disk: &SimDisk, base: u64) -> Option<i64> {
+        let salt = Salt::new(&self.log_id(disk)?, base);
+        let bytes = disk.cached_file(&format!("{}/log/{base:020}.log", self.dir), 0, u64::from(u32::MAX))?;
+        let (mut at, mut newest) = (0, None);
+        while let Decoded::Frame(frame) = record::decode(&bytes[at..], salt) {
+            newest =
+                newest.max(plimsoll_core::message::Message::parse(frame.payload).map(|message| message.timestamp_ms));
+            at += frame.size();
+        }
+        newest
+    }
+
     /// A frame of the newest segment that a later one there proves to have been durable: the segment, and where the frame's payload
     /// begins.
     pub(crate) fn proved_frame(&mut self, disk: &SimDisk) -> Option<(String, u64)> {
@@ -119,7 +132,7 @@ impl LogView {
                 Depth::Cache => disk.cached_file(&path, self.position, length),
                 Depth::Platter => disk.forced_file(&path, self.position, length),
             };
-            let Some(bytes) = bytes else { return false };
+            let Some(bytes) = bytes else { return self.go_on_behind_what_was_removed(disk) };
             let (mut at, mut needed) = (0, 0);
             loop {
                 match record::decode(&bytes[at..], salt) {
@@ -148,6 +161,19 @@ impl LogView {
                 return true;
             }
             return false;
+        }
+    }
+
+    /// The segment that was being read is gone: retention has taken it, and the log begins with a later one.
+    fn go_on_behind_what_was_removed(&mut self, disk: &SimDisk) -> bool {
+        let bases = self.bases(disk);
+        let holds_end = bases.iter().copied().filter(|base| *base <= self.end).max();
+        match holds_end.or(bases.into_iter().min()).filter(|base| Some(*base) != self.base) {
+            Some(base) => {
+                (self.base, self.position, self.end) = (Some(base), 0, base);
+                true
+            }
+            None => false,
         }
     }
 

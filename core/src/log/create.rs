@@ -9,6 +9,7 @@
 //! promised to nobody, and is removed at the start.
 
 use super::group_commit::Commit;
+use super::retention::Retention;
 use super::sidecar::Indexes;
 use super::topic_file::{Alters, TopicToml};
 use super::watermark::{self, Slot};
@@ -146,6 +147,8 @@ pub(crate) fn empty(
         groups: BTreeMap::new(),
         parked: VecDeque::new(),
         fetchers: VecDeque::new(),
+        retention: Retention::default(),
+        deleting: false,
         last_publish_ns: 0,
         idle_timer_armed: false,
     }
@@ -209,6 +212,12 @@ pub(crate) async fn replace(io: &Io, dir: &str, path: &str, bytes: Bytes) -> Res
     {
         return Ok(());
     }
+    io.force_dir(dir).await.map_err(Trouble::Halt)
+}
+
+/// Removes a file, so that no power loss brings it back.
+pub(crate) async fn remove(io: &Io, dir: &str, path: &str) -> Result<(), Trouble> {
+    io.remove(path).await.map_err(Trouble::Halt)?;
     io.force_dir(dir).await.map_err(Trouble::Halt)
 }
 

@@ -120,6 +120,8 @@ impl World {
                     self.at(self.now_ns, Todo::AuditTurn);
                     return Ok(());
                 };
+                // Where a log begins that moves is the answer's to say.
+                let to = to.filter(|_| !self.plan.moves_start());
                 let ask = Ask::Seek { group: SEEKER.into(), to };
                 self.ask_audit(connection, &topic, ask, format!("SEEK @{topic} {SEEKER} time={time}\n"));
             }
@@ -211,17 +213,17 @@ impl World {
         let mut wait_ns = 0;
         let task = self.audit.tasks.pop_front();
         match (task, seen) {
-            (Some(Task::ReadOn { topic, offset }), Seen::Messages(messages)) => {
-                if let Some(last) = messages.last() {
-                    self.audit.tasks.push_front(Task::ReadOn { topic, offset: last.offset + 1 });
+            (Some(Task::ReadOn { topic, offset }), Seen::Messages(delivery)) => {
+                if let Some(next) = delivery.next() {
+                    self.audit.tasks.push_front(Task::ReadOn { topic, offset: next });
                 } else if offset < self.checker.model.log(&topic).firm_end {
                     let promise = if self.checker.damaged { "P7" } else { "P1" };
                     broken(promise, format!("{topic} ends at {offset}, and nobody says why"))?;
                 }
             }
-            (Some(Task::FetchOn { topic, group }), Seen::Messages(messages)) => {
-                if let (Some(last), Some(connection)) = (messages.last(), self.audit.connection) {
-                    let offset = last.offset;
+            (Some(Task::FetchOn { topic, group }), Seen::Messages(delivery)) => {
+                if let (Some(next), Some(connection)) = (delivery.next(), self.audit.connection) {
+                    let offset = next - 1;
                     self.audit.tasks.push_front(Task::FetchOn { topic: topic.clone(), group: group.clone() });
                     // Its answer comes before the next FETCH is sent.
                     self.audit.tasks.push_front(Task::Look { topic: topic.clone() });
@@ -231,17 +233,31 @@ impl World {
                 }
             }
             (Some(Task::SeekTime { topic, which }), Seen::Sought(offset)) => {
-                let end = self.checker.model.log(&topic).firm_end;
+                let log = self.checker.model.log(&topic);
+                let (end, start, start_max) = (log.firm_end, log.start, log.start_max);
                 if let Some((time, right)) = self.sought(&topic, which)
-                    && right.map_or(*offset < end, |right| right != *offset)
+                    && right.map_or(*offset < end, |right| right.max(start) != *offset)
+                    // What was right may be gone, and then a later one is.
+                    && !right.is_some_and(|right| right < start_max && right <= *offset)
                     && !self.checker.damaged
                 {
                     let right = right.unwrap_or(end);
                     broken("P6", format!("SEEK time={time} of {topic} led to {offset}, past or before {right}"))?;
                 }
             }
+            // A purge makes room, and the next round tries that.
+            (Some(Task::Publish { topic, tries: 0 }), Seen::Error(code)) if code == "OVER_CAPACITY" => {
+                self.audit.tasks.push_front(Task::Publish { topic: topic.clone(), tries: 1 });
+                // Its answer comes before the next PUB is sent.
+                self.audit.tasks.push_front(Task::Look { topic: topic.clone() });
+                let before = self.checker.model.log(&topic).firm_end;
+                if let Some(connection) = self.audit.connection {
+                    self.ask_audit(connection, &topic, Ask::Purge { before }, format!("PURGE @{topic} {before}\n"));
+                    return Ok(());
+                }
+            }
             (Some(Task::Publish { topic, tries }), Seen::Error(code))
-                if code == "DISK_FULL" || code == "QUEUE_FULL" =>
+                if matches!(code.as_str(), "DISK_FULL" | "QUEUE_FULL" | "OVER_CAPACITY") =>
             {
                 if tries > 20 {
                     return Err(super::Verdict::Stuck(format!("there is room, but {topic} answers {code}")));

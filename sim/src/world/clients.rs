@@ -75,7 +75,7 @@ impl Client {
 }
 
 /// What a client may do: the words, and how likely for a producer, a consumer, a reader, a rude client.
-const ACTIONS: [(&str, [u32; 4]); 29] = [
+const ACTIONS: [(&str, [u32; 4]); 30] = [
     ("rests", [2, 2, 2, 2]),
     ("publishes DURABLE", [30, 3, 3, 4]),
     ("publishes WRITTEN", [10, 1, 1, 2]),
@@ -105,6 +105,8 @@ const ACTIONS: [(&str, [u32; 4]); 29] = [
     ("publishes too much", [1, 0, 0, 3]),
     ("publishes a frame", [2, 0, 0, 6]),
     ("acknowledges what it was not sent", [0, 2, 1, 3]),
+    // In worlds that have it.
+    ("purges", [6, 3, 6, 2]),
 ];
 
 const LEVELS: [&str; 3] = ["DURABLE", "WRITTEN", "ACCEPTED"];
@@ -161,7 +163,9 @@ impl World {
 
     fn act(&mut self, number: usize, connection: ConnectionId, action: u32) -> Step {
         let role = self.clients[number].role as usize;
-        let weights: Vec<u32> = ACTIONS.iter().map(|(_, weights)| weights[role]).collect();
+        let is_there = |action: &str| action != "purges" || self.plan.purges;
+        let weight = |(action, weights): &(&str, [u32; 4])| if is_there(action) { weights[role] } else { 0 };
+        let weights: Vec<u32> = ACTIONS.iter().map(weight).collect();
         let what = format!("client {number}, action {action}");
         let picked =
             self.d.weighted(Concern::Clients, &weights, format_args!("{what}"), &|picked| ACTIONS[picked].0.to_owned());
@@ -220,6 +224,17 @@ impl World {
                 self.ask(number, connection, &topic, Ask::Topics, b"TOPICS\n".to_vec());
                 self.ask(number, connection, &topic, Ask::Groups, format!("GROUPS @{topic}\n").into_bytes());
                 self.ask(number, connection, &topic, Ask::Settings, format!("SETTINGS @{topic}\n").into_bytes());
+            }
+            "purges" => {
+                let topic = self.topic(&what);
+                let before = self.offset(&what, &topic);
+                self.ask(
+                    number,
+                    connection,
+                    &topic,
+                    Ask::Purge { before },
+                    format!("PURGE @{topic} {before}\n").into_bytes(),
+                );
             }
             "creates a topic" => {
                 let topic = self.topic(&what);
@@ -425,6 +440,8 @@ impl World {
         let targets = ["start", "end", "an offset", "a time"];
         let picked = self.one_of(what, "to", targets.len(), &|picked| targets[picked].to_owned());
         let (to, word) = match picked {
+            // Where a log begins that is being purged is the answer's to say.
+            0 if self.plan.moves_start() => (None, "start".to_owned()),
             0 => (Some(0), "start".to_owned()),
             1 => (None, "end".to_owned()),
             2 => {
@@ -515,9 +532,9 @@ impl World {
     pub(super) fn client_received(&mut self, number: usize, _: ConnectionId, seen: &Seen) {
         let client = &mut self.clients[number];
         match (client.in_flight.pop_front(), seen) {
-            (Some(Flight::Fetch(topic, group)), Seen::Messages(messages)) => {
-                if let Some(last) = messages.last() {
-                    client.delivered.insert((topic, group), last.offset);
+            (Some(Flight::Fetch(topic, group)), Seen::Messages(delivery)) => {
+                if let Some(next) = delivery.next() {
+                    client.delivered.insert((topic, group), next - 1);
                 }
             }
             // It tries again, but not for ever.
