@@ -67,6 +67,10 @@ pub(crate) struct Connection {
     pub(crate) stall: Option<Stall>,
     /// Reply bytes that were emitted and not yet taken by the kernel.
     pub(crate) unsent: u64,
+    /// Reply bytes that were ever emitted.
+    emitted: u64,
+    /// Ranges of files that may not have been sent whole: what had been emitted at the end of each.
+    ranges: VecDeque<(u64, FileId)>,
     /// Since when none of them was taken.
     pub(crate) stuck_since_ns: u64,
     pub(crate) stuck_timer_armed: bool,
@@ -77,6 +81,8 @@ pub(crate) struct Connection {
     /// No request is taken up any more; the connection is closed when every reply has been sent.
     pub(crate) closing: bool,
     pub(crate) disconnected: bool,
+    /// It was cut off: what is unsent is dropped.
+    pub(crate) cut: bool,
     pub(crate) last_request_ns: u64,
     pub(crate) mark: Option<Mark>,
     /// The groups that it holds.
@@ -93,12 +99,15 @@ impl Connection {
             owed: 0,
             stall: None,
             unsent: 0,
+            emitted: 0,
+            ranges: VecDeque::new(),
             stuck_since_ns: now_ns,
             stuck_timer_armed: false,
             reading: true,
             ended: false,
             closing: false,
             disconnected: false,
+            cut: false,
             last_request_ns: now_ns,
             mark: None,
             held: Vec::new(),
@@ -137,6 +146,36 @@ impl Connection {
     pub(crate) fn answer_rest(&mut self, slot: &Slot) {
         self.slots.iter_mut().for_each(|place| *place = slot.clone());
         self.owed = self.slots.len() as u64 * slot.bytes();
+    }
+
+    /// A part of a reply is emitted.
+    pub(crate) fn emitted(&mut self, part: &ReplyPart) {
+        self.unsent += part.len();
+        self.emitted += part.len();
+        if let ReplyPart::FileRange { file, .. } = part {
+            self.ranges.push_back((self.emitted, *file));
+        }
+    }
+
+    /// So many more bytes have been taken.
+    pub(crate) fn sent(&mut self, bytes: u64) {
+        self.unsent = self.unsent.saturating_sub(bytes);
+        let sent = self.emitted - self.unsent;
+        while self.ranges.front().is_some_and(|(end, _)| *end <= sent) {
+            self.ranges.pop_front();
+        }
+    }
+
+    /// These files are about to be closed: a reply that would still send a part of one is another reply. Says whether one has been
+    /// emitted that is not sent: nothing but cutting the connection off stops that one.
+    pub(crate) fn lets_go_of(&mut self, files: &[FileId], instead: &Slot) -> bool {
+        for slot in &mut self.slots {
+            if matches!(slot, Slot::Raw { file, .. } if files.contains(file)) {
+                self.owed = self.owed - slot.bytes() + instead.bytes();
+                *slot = instead.clone();
+            }
+        }
+        self.ranges.iter().any(|(_, file)| files.contains(file))
     }
 
     /// Takes the replies that are due, as far as there is no gap.

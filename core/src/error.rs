@@ -20,8 +20,12 @@ pub enum Code {
     DiskFull,
     /// An I/O failure; nothing is acknowledged any more (P10).
     Halted,
+    /// The topic, or the broker, holds as many bytes as it may.
+    OverCapacity,
     /// No topic of this name.
     NoTopic,
+    /// No group of this name in the topic.
+    NoGroup,
     /// A name that can't be a topic's, a group's or a header's.
     BadName,
     /// Another connection holds the group.
@@ -44,7 +48,7 @@ pub enum Code {
 
 impl Code {
     /// Every code with its spelling on the wire.
-    pub const ALL: [(Code, &'static str); 17] = [
+    pub const ALL: [(Code, &'static str); 19] = [
         (Code::BadRequest, "BAD_REQUEST"),
         (Code::LineTooLong, "LINE_TOO_LONG"),
         (Code::TooLarge, "TOO_LARGE"),
@@ -52,7 +56,9 @@ impl Code {
         (Code::QueueFull, "QUEUE_FULL"),
         (Code::DiskFull, "DISK_FULL"),
         (Code::Halted, "HALTED"),
+        (Code::OverCapacity, "OVER_CAPACITY"),
         (Code::NoTopic, "NO_TOPIC"),
+        (Code::NoGroup, "NO_GROUP"),
         (Code::BadName, "BAD_NAME"),
         (Code::GroupBusy, "GROUP_BUSY"),
         (Code::WrongKind, "WRONG_KIND"),

@@ -102,6 +102,13 @@ impl Io {
         FileId(shared.next_file)
     }
 
+    /// A number that was never given before in the life of this process.
+    pub(crate) fn unique(&self) -> u64 {
+        let mut shared = self.shared.borrow_mut();
+        shared.next_effect += 1;
+        shared.next_effect
+    }
+
     /// Emits an effect that has no completion.
     pub(crate) fn tell(&self, effect: Effect) {
         let mut shared = self.shared.borrow_mut();

@@ -73,6 +73,14 @@ pub enum Planted {
     KnownSalt,
     /// Story 13: a hole among the segments below the start counts as damage.
     HoleBelowStart,
+    /// Segments are removed before the new start is recorded.
+    RemovalBeforeStart,
+    /// Segments are removed newest first.
+    NewestFirst,
+    /// A retention policy takes one segment more than it says.
+    PolicyTakesOneMore,
+    /// A topic that is to refuse what is over its capacity drops its oldest messages.
+    CapacityDrops,
     /// Story 14: SEEK goes anywhere.
     SeekUnbounded,
     /// Story 14: what the groups have acknowledged is no evidence.
@@ -90,7 +98,7 @@ pub enum Planted {
 #[cfg(feature = "planted")]
 impl Planted {
     /// All of them, each with the promise that it breaks.
-    pub const ALL: [(Planted, &'static str); 39] = [
+    pub const ALL: [(Planted, &'static str); 43] = [
         (Planted::AcknowledgeBeforeForce, "P3"),
         (Planted::ReplyBeforeCompletion, "P3"),
         (Planted::ReplyBeforeSlot, "P3"),
@@ -124,6 +132,10 @@ impl Planted {
         (Planted::LeftoversBeforeJudgement, "P7"),
         (Planted::KnownSalt, "P8"),
         (Planted::HoleBelowStart, "P8"),
+        (Planted::RemovalBeforeStart, "P12"),
+        (Planted::NewestFirst, "P12"),
+        (Planted::PolicyTakesOneMore, "P12"),
+        (Planted::CapacityDrops, "P12"),
         (Planted::SeekUnbounded, "P5"),
         (Planted::GroupsNoEvidence, "P7"),
         (Planted::BatchInTwoFrames, "P2"),

@@ -143,7 +143,12 @@ pub(crate) async fn start(io: Io, config: Rc<Config>, indexes: Indexes) -> Resul
         }
         io.force_dir(layout::DATA).await.map_err(Trouble::Halt)?;
         for (topic, found) in topics.iter().zip(&found) {
-            restore::settle(&io, topic, found).await?;
+            match restore::settle(&io, topic, found).await {
+                Err(Trouble::Full(_)) if attempt.give_ballast_or_halt().await? => {
+                    restore::settle(&io, topic, found).await?
+                }
+                settled => settled?,
+            }
         }
         for path in &findings.leftovers {
             match create::forget_name(&io, path).await {
@@ -188,11 +193,15 @@ struct Attempt<'a> {
 impl Attempt<'_> {
     /// On a full disk: the ballast is there to let recovery through. Once.
     async fn give_ballast(&mut self) -> Result<bool, Halt> {
+        self.give_ballast_or_halt().await.map_err(|trouble| halt(trouble, "giving the ballast back"))
+    }
+
+    async fn give_ballast_or_halt(&mut self) -> Result<bool, Trouble> {
         if self.ballast_given {
             return Ok(false);
         }
         self.ballast_given = true;
-        self.io.remove(layout::BALLAST).await.map_err(|error| halt(Trouble::Halt(error), "giving the ballast back"))?;
+        self.io.remove(layout::BALLAST).await.map_err(Trouble::Halt)?;
         Ok(true)
     }
 }
@@ -212,6 +221,8 @@ fn new_log_id(io: &Io, config: &Config, name: &str) -> LogId {
     for (half, chunk) in id.chunks_mut(8).enumerate() {
         let mut hasher = SipHasher24::new_with_key(&config.entropy);
         hasher.write(&wall_ms.to_be_bytes());
+        // A topic that is made again in the same millisecond has another log.
+        hasher.write(&io.unique().to_be_bytes());
         hasher.write(&[half as u8]);
         hasher.write(name.as_bytes());
         chunk.copy_from_slice(&hasher.finish().to_be_bytes());

@@ -6,7 +6,7 @@
 
 use crate::disk::SimDisk;
 use crate::model::{Broken, Check, End, Log, Model, Open, broken};
-use crate::reply::{self, Seen, Shape};
+use crate::reply::{self, Delivery, Seen, Shape};
 use crate::view::{Depth, LogView};
 use plimsoll_core::config::Config;
 use plimsoll_core::effect::{ConnectionId, Effect, Halt, HaltKind, IoError, IoErrorKind, Report};
@@ -64,6 +64,11 @@ pub enum Ask {
     Groups,
     /// `CREATE`.
     Create,
+    /// `PURGE`.
+    Purge {
+        /// Everything below this.
+        before: u64,
+    },
     /// `ALTER` of [`SETTING`] to this.
     Alter(u64),
     /// `SETTINGS`.
@@ -100,6 +105,8 @@ struct Asked {
     existed: bool,
     /// Everything below was durable.
     firm_end: u64,
+    /// Everything below was gone.
+    start: u64,
     /// Where the group's history stood.
     moment: usize,
     /// For `GROUPS`: where each group's history stood. For `TOPICS`: which were there.
@@ -393,7 +400,10 @@ impl Checker {
         self.next_ask += 1;
         let (id, life) = (self.next_ask, self.life.number);
         let log = self.model.log(topic);
-        let (existed, firm_end, mut moment) = (log.exists, log.firm_end, 0);
+        let (existed, firm_end, start, mut moment) = (log.exists, log.firm_end, log.start, 0);
+        if let Ask::Purge { before } = ask {
+            log.start_max = log.start_max.max(before);
+        }
         if let Ask::Publish(number) = ask {
             self.model.asked(number);
             if let Some(repeats) = &self.model.attempts[number].repeats {
@@ -442,7 +452,7 @@ impl Checker {
             _ => BTreeMap::new(),
         };
         if let Some(conn) = self.conns.get_mut(&connection) {
-            conn.asked.push_back(Asked { id, topic: topic.to_owned(), ask, existed, firm_end, moment, moments });
+            conn.asked.push_back(Asked { id, topic: topic.to_owned(), ask, existed, firm_end, start, moment, moments });
         }
     }
 
@@ -519,7 +529,7 @@ impl Checker {
         if !matches!(asked.ask, Ask::Topics | Ask::Word(_) | Ask::Wrong(_) | Ask::Fatal(_)) {
             self.model.log(topic).exists = true;
         }
-        let acknowledges = matches!(seen, Seen::Published { .. } | Seen::Acked(_) | Seen::Sought(_))
+        let acknowledges = matches!(seen, Seen::Published { .. } | Seen::Acked(_) | Seen::Sought(_) | Seen::Purged(_))
             || matches!(asked.ask, Ask::Create | Ask::Alter(_));
         if acknowledges && let Some(failure) = &self.life.failure {
             return broken("P10", format!("{seen:?} was answered after {failure}"));
@@ -532,15 +542,15 @@ impl Checker {
                 self.model.published(*number, *offset, level, is_in_window)?;
                 self.holds_level(topic, *offset + count.unwrap_or(1) - 1, level, disk)
             }
-            (Ask::Fetch { group, max }, Seen::Messages(messages)) => {
-                self.messages(topic, messages, *max, disk)?;
-                self.fetched(conn, asked, group, messages)
+            (Ask::Fetch { group, max }, Seen::Messages(delivery)) => {
+                self.messages(asked, delivery, *max, disk)?;
+                self.fetched(conn, asked, group, delivery)
             }
-            (Ask::Read { offset, max }, Seen::Messages(messages)) => {
-                self.messages(topic, messages, *max, disk)?;
-                match messages.first() {
-                    Some(first) if first.offset != *offset => {
-                        broken("P2", format!("READ of {topic} from {offset} begins at {}", first.offset))
+            (Ask::Read { offset, max }, Seen::Messages(delivery)) => {
+                self.messages(asked, delivery, *max, disk)?;
+                match delivery.first() {
+                    Some(first) if first != *offset => {
+                        broken("P2", format!("READ of {topic} from {offset} begins at {first}"))
                     }
                     None if *offset < asked.firm_end => {
                         broken("P1", format!("READ of {topic} finds nothing at {offset}, below {}", asked.firm_end))
@@ -549,7 +559,7 @@ impl Checker {
                 }
             }
             (Ask::ReadRaw { offset }, Seen::Frames { first, salt, bytes }) => {
-                self.frames(topic, *offset, *first, *salt, bytes, disk)
+                self.frames(asked, *offset, *first, *salt, bytes, disk)
             }
             (Ask::Ack { group, offset }, Seen::Acked(committed)) => {
                 if committed <= offset {
@@ -567,6 +577,7 @@ impl Checker {
             (Ask::Status, Seen::Lines(lines)) => self.status(asked, &lines[0]),
             (Ask::Topics, Seen::Lines(lines)) => topics(asked, lines),
             (Ask::Groups, Seen::Lines(lines)) => self.groups(asked, lines, disk),
+            (Ask::Purge { before }, Seen::Purged(start)) => self.purged(topic, *before, *start),
             (Ask::Create, Seen::Lines(lines)) if lines[0].starts_with("CREATED ") => self.creation_stands(topic, disk),
             (Ask::Alter(value), Seen::Lines(lines)) if lines[0].starts_with("ALTERED ") => {
                 self.altered(asked, *value, disk)
@@ -590,6 +601,9 @@ impl Checker {
                         Ask::Publish(_) | Ask::Ack { .. } | Ask::Seek { .. } | Ask::Create | Ask::Alter(_)
                     )
             }
+            "OVER_CAPACITY" => {
+                self.limits.topic_defaults.get(Setting::CapacityBytes).is_some() && matches!(asked.ask, Ask::Publish(_))
+            }
             "QUEUE_FULL" => matches!(asked.ask, Ask::Publish(_)),
             "CORRUPT" => {
                 (self.life.read_failed || self.damaged)
@@ -601,8 +615,10 @@ impl Checker {
             "GROUP_BUSY" => matches!(asked.ask, Ask::Fetch { .. } | Ask::Seek { .. }),
             "NOT_DELIVERED" => matches!(asked.ask, Ask::Ack { .. }),
             "OUT_OF_RANGE" => match asked.ask {
-                Ask::Read { offset, .. } | Ask::ReadRaw { offset } | Ask::Seek { to: Some(offset), .. } => {
-                    offset > asked.firm_end
+                Ask::Read { offset, .. } | Ask::Purge { before: offset } => offset > asked.firm_end,
+                // READ goes on behind what is gone.
+                Ask::ReadRaw { offset } | Ask::Seek { to: Some(offset), .. } => {
+                    offset > asked.firm_end || offset < self.model.log(topic).start_max
                 }
                 _ => false,
             },
@@ -615,6 +631,7 @@ impl Checker {
         if !legal {
             let promise = match code {
                 "DISK_FULL" => "P11",
+                "OVER_CAPACITY" => "P12",
                 "CORRUPT" | "OUT_OF_RANGE" | "NO_TOPIC" => "P1",
                 "HALTED" => "P10",
                 _ => "P14",
@@ -668,7 +685,22 @@ impl Checker {
     }
 
     /// Messages that a client is sent: dense, below the line, the bytes that were published.
-    fn messages(&mut self, topic: &str, messages: &[reply::Message], max: u64, disk: &SimDisk) -> Check {
+    fn messages(&mut self, asked: &Asked, delivery: &Delivery, max: u64, disk: &SimDisk) -> Check {
+        let (topic, messages) = (&asked.topic[..], &delivery.messages);
+        let parts = delivery.parts();
+        for pair in parts.windows(2) {
+            if pair[1].0 != pair[0].1 {
+                return broken("P2", format!("{topic} delivers {} after {}", pair[1].0, pair[0].1 - 1));
+            }
+        }
+        for (first, next, _) in parts.iter().filter(|(.., is_gap)| *is_gap) {
+            if next <= first {
+                return broken("P14", format!("{topic} has a gap from {first} to {next}"));
+            }
+            if !self.damaged {
+                self.model.begins_at(topic, *next)?;
+            }
+        }
         if messages.len() as u64 > max {
             return broken("P14", format!("{} messages where at most {max} were asked for", messages.len()));
         }
@@ -682,13 +714,8 @@ impl Checker {
                 );
             }
         }
-        for pair in messages.windows(2) {
-            if pair[1].offset != pair[0].offset + 1 {
-                return broken("P2", format!("{topic} delivers {} after {}", pair[1].offset, pair[0].offset));
-            }
-        }
         for message in messages {
-            let number = self.delivered(topic, message.offset, &message.value, disk)?;
+            let number = self.delivered(topic, message.offset, &message.value, asked.start, disk)?;
             if let Some(words) = &message.meta {
                 self.meta(number, message.offset, words)?;
                 let time = words.iter().find_map(|word| word.strip_prefix("time=")?.parse().ok());
@@ -700,10 +727,17 @@ impl Checker {
     }
 
     /// A message is delivered; if it is of a batch, all of that is as durable.
-    fn delivered(&mut self, topic: &str, offset: u64, value: &[u8], disk: &SimDisk) -> Result<usize, Broken> {
+    fn delivered(
+        &mut self,
+        topic: &str,
+        offset: u64,
+        value: &[u8],
+        asked_start: u64,
+        disk: &SimDisk,
+    ) -> Result<usize, Broken> {
         let (producers, limits) = (&self.producers, &self.limits);
         let is_in_window = |model: &Model, number: usize| producers.is_in_window(limits, model, number);
-        let number = self.model.delivered(topic, offset, value, &is_in_window)?;
+        let number = self.model.delivered(topic, offset, value, asked_start, &is_in_window)?;
         let behind = (self.model.together(number).end - number) as u64;
         if behind > 1 && !self.damaged {
             let durable = self.end(topic, Depth::Platter, offset + behind, disk);
@@ -757,14 +791,15 @@ impl Checker {
     }
 
     /// P5, P6: a delivery begins at the committed offset and goes on without a gap.
-    fn fetched(&mut self, conn: &mut Conn, asked: &Asked, group: &str, messages: &[reply::Message]) -> Check {
+    fn fetched(&mut self, conn: &mut Conn, asked: &Asked, group: &str, delivery: &Delivery) -> Check {
         let key = (asked.topic.clone(), group.to_owned());
         let cursor = conn.cursors.get(&key).copied();
         let topic = &asked.topic;
         let log = self.model.log(topic);
         let group_model = log.groups.entry(group.to_owned()).or_default();
-        group_model.delivered.extend(messages.iter().map(|message| message.offset));
-        let Some(first) = messages.first() else {
+        // What is gone was told of, and that is all that can be done about it.
+        group_model.delivered.extend(delivery.parts().iter().flat_map(|(first, next, _)| *first..*next));
+        let Some(first) = delivery.first() else {
             // An ACK of a holder before this one may have moved it on.
             let certain = match cursor {
                 Some(cursor) if cursor.doubtful => None,
@@ -783,23 +818,20 @@ impl Checker {
                 _ => Ok(()),
             };
         };
-        let goes_on = cursor.is_some_and(|cursor| cursor.next == first.offset);
+        let goes_on = cursor.is_some_and(|cursor| cursor.next == first);
         if !goes_on {
-            let moved_on = |next: u64| next < first.offset && group_model.may_be(first.offset, asked.moment);
+            let moved_on = |next: u64| next < first && group_model.may_be(first, asked.moment);
             if let Some(cursor) = cursor.filter(|cursor| !cursor.doubtful && !moved_on(cursor.next)) {
-                return broken(
-                    "P6",
-                    format!("group {group} of {topic} goes on at {} instead of {}", first.offset, cursor.next),
-                );
+                return broken("P6", format!("group {group} of {topic} goes on at {first} instead of {}", cursor.next));
             }
             group_model.observe(
                 &format!("the committed offset of group {group} of {topic} (its delivery begins there)"),
-                first.offset,
+                first,
                 asked.moment,
             )?;
             group_model.settle_before(self.life.number);
         }
-        let next = messages.last().expect("not empty").offset + 1;
+        let next = delivery.next().expect("not empty");
         // What another connection has asked for, and was not answered, may still take the group away.
         let wants_it = |asked: &Asked| {
             asked.topic == key.0
@@ -842,6 +874,14 @@ impl Checker {
             }
         }
         Ok(())
+    }
+
+    /// P12: the start is what was asked for, or one that was asked for by somebody else.
+    fn purged(&mut self, topic: &str, before: u64, start: u64) -> Check {
+        if start < before {
+            return broken("P12", format!("PURGE of {topic} up to {before} was answered by {start}"));
+        }
+        self.model.begins_at(topic, start)
     }
 
     fn creation_stands(&self, topic: &str, disk: &SimDisk) -> Check {
@@ -892,6 +932,12 @@ impl Checker {
         if !line.starts_with("STATUS ") || !marks.is_sorted() || marks[3] == u64::MAX {
             return broken("P2", format!("the marks are not in order: {line}"));
         }
+        if !self.damaged {
+            if marks[0] < asked.start {
+                return broken("P12", format!("{} began at {} and begins at {}", asked.topic, asked.start, marks[0]));
+            }
+            self.model.begins_at(&asked.topic, marks[0])?;
+        }
         if marks[1] < asked.firm_end {
             return broken(
                 "P1",
@@ -932,12 +978,13 @@ impl Checker {
     }
 
     /// READRAW: the client checks the frames itself, end to end.
-    fn frames(&mut self, topic: &str, asked: u64, first: u64, salt: u32, bytes: &[u8], disk: &SimDisk) -> Check {
+    fn frames(&mut self, asked: &Asked, offset: u64, first: u64, salt: u32, bytes: &[u8], disk: &SimDisk) -> Check {
         if bytes.is_empty() {
             return Ok(());
         }
-        if first > asked {
-            return broken("P2", format!("READRAW of {topic} from {asked} begins at {first}"));
+        let topic = &asked.topic[..];
+        if first > offset {
+            return broken("P2", format!("READRAW of {topic} from {offset} begins at {first}"));
         }
         if !self.damaged {
             let view = LogView::new(Depth::Cache, topic).active_salt(disk);
@@ -967,8 +1014,9 @@ impl Checker {
                         format!("READRAW delivers offset {expected} of {topic} above the platter's end"),
                     );
                 }
+                // Whole frames of a whole segment: what lies below the start is no news.
                 for (offset, message) in messages {
-                    self.delivered(topic, offset, message.value, disk)?;
+                    self.delivered(topic, offset, message.value, 0, disk)?;
                 }
             }
             expected += frame.count;

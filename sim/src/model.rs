@@ -152,8 +152,12 @@ pub struct Log {
     pub exists: bool,
     /// Which attempt each offset names, as far as that is known.
     names: BTreeMap<u64, usize>,
-    /// Everything below was acknowledged DURABLE or delivered: it never changes and never goes (P1, P4).
+    /// Everything below was acknowledged DURABLE or delivered: it never changes and never goes (P1, P4), unless it is purged.
     pub firm_end: u64,
+    /// Everything below is gone: a client was told so. It never comes back (P12).
+    pub start: u64,
+    /// Everything at or above was never asked to go, nor does a policy allow it: it stays (P12).
+    pub start_max: u64,
     /// Everything below was acknowledged WRITTEN: a killed process leaves it.
     written_end: u64,
     /// Everything below was acknowledged at all: a clean stop keeps it.
@@ -406,11 +410,13 @@ impl Model {
     }
 
     /// A reader was sent a message: from now on it stands. If it is of a batch, all of that stands in its place, or none of it would.
+    /// When it asked, the log began at `asked_start` or above.
     pub fn delivered(
         &mut self,
         topic: &str,
         offset: u64,
         value: &[u8],
+        asked_start: u64,
         is_in_window: &dyn Fn(&Model, usize) -> bool,
     ) -> Result<usize, Broken> {
         let found = number_in(value).filter(|number| self.attempts.get(*number).is_some_and(|a| a.payload == value));
@@ -424,6 +430,12 @@ impl Model {
                 ),
             );
         };
+        if offset < asked_start {
+            return broken(
+                "P12",
+                format!("offset {offset} of {topic} is delivered, but the log begins at {asked_start}"),
+            );
+        }
         let attempt = &self.attempts[number];
         let together = self.together(number);
         let has_id = self.attempts[together.start].repeats.is_some();
@@ -474,6 +486,23 @@ impl Model {
         log.firm_end = log.firm_end.max(end);
         log.claimed_end = log.claimed_end.max(log.firm_end);
         Ok(number)
+    }
+
+    /// A client was told that the log begins at `start`: that is recorded, and nothing brings back what lay below (P12).
+    pub fn begins_at(&mut self, topic: &str, start: u64) -> Check {
+        self.may_be_gone(topic, start)?;
+        let log = self.log(topic);
+        log.start = log.start.max(start);
+        Ok(())
+    }
+
+    /// What lies below `start` has been taken away (P12).
+    pub fn may_be_gone(&self, topic: &str, start: u64) -> Check {
+        let max = self.logs.get(topic).map_or(0, |log| log.start_max);
+        if start > max {
+            return broken("P12", format!("{topic} lost what lies below {start}, but nothing above {max} was to go"));
+        }
+        Ok(())
     }
 
     /// A reader was told when a message was stamped: that stands, too.
@@ -567,13 +596,13 @@ mod tests {
     #[test]
     fn what_was_delivered_never_changes_and_is_stored_once() {
         let mut model = model_with(3);
-        model.delivered("t", 0, b"m0.", &|_, _| true).expect("legal");
+        model.delivered("t", 0, b"m0.", 0, &|_, _| true).expect("legal");
         model.ended(End::PowerLost);
-        assert_eq!(model.delivered("t", 0, b"m1.", &|_, _| true).expect_err("changed").promise, "P1");
-        assert_eq!(model.delivered("t", 1, b"m0.", &|_, _| true).expect_err("twice").promise, "P2");
-        assert_eq!(model.delivered("t", 1, b"m2.x", &|_, _| true).expect_err("wrong bytes").promise, "P4");
+        assert_eq!(model.delivered("t", 0, b"m1.", 0, &|_, _| true).expect_err("changed").promise, "P1");
+        assert_eq!(model.delivered("t", 1, b"m0.", 0, &|_, _| true).expect_err("twice").promise, "P2");
+        assert_eq!(model.delivered("t", 1, b"m2.x", 0, &|_, _| true).expect_err("wrong bytes").promise, "P4");
         model.attempts[2].fate = Fate::Refused;
-        assert_eq!(model.delivered("t", 1, b"m2.", &|_, _| true).expect_err("refused").promise, "P11");
+        assert_eq!(model.delivered("t", 1, b"m2.", 0, &|_, _| true).expect_err("refused").promise, "P11");
     }
 
     #[test]
@@ -584,16 +613,16 @@ mod tests {
         let mut stored = model.clone();
         assert_eq!(stored.published(1, 1, "DURABLE", true), Ok(()));
         assert_eq!(stored.log("t").firm_end, 4);
-        assert_eq!(stored.delivered("t", 3, b"m3.", &|_, _| true), Ok(3));
+        assert_eq!(stored.delivered("t", 3, b"m3.", 0, &|_, _| true), Ok(3));
         // Never answered, and seen in part: the rest stands beside it.
-        assert_eq!(model.delivered("t", 2, b"m2.", &|_, _| true), Ok(2));
-        assert_eq!(model.clone().delivered("t", 3, b"m3.", &|_, _| true), Ok(3));
-        assert_eq!(model.clone().delivered("t", 3, b"m4.", &|_, _| true).expect_err("half a batch").promise, "P1");
+        assert_eq!(model.delivered("t", 2, b"m2.", 0, &|_, _| true), Ok(2));
+        assert_eq!(model.clone().delivered("t", 3, b"m3.", 0, &|_, _| true), Ok(3));
+        assert_eq!(model.clone().delivered("t", 3, b"m4.", 0, &|_, _| true).expect_err("half a batch").promise, "P1");
         assert_eq!(model.clone().published(4, 3, "ACCEPTED", true).expect_err("half a batch").promise, "P2");
         assert_eq!(model.published(4, 4, "ACCEPTED", true), Ok(()));
         let mut early = model_with(5);
         (1..4).for_each(|n| early.attempts[n].batch = Some((1, 3)));
-        assert_eq!(early.delivered("t", 0, b"m2.", &|_, _| true).expect_err("its first has no place").promise, "P2");
+        assert_eq!(early.delivered("t", 0, b"m2.", 0, &|_, _| true).expect_err("its first has no place").promise, "P2");
     }
 
     #[test]
@@ -618,7 +647,7 @@ mod tests {
         assert_eq!(kept.published(0, 0, "DURABLE", true), Ok(()));
         let mut taken = model.clone();
         assert_eq!(taken.published(0, 2, "DURABLE", true), Ok(()));
-        assert_eq!(taken.delivered("t", 0, b"m0.", &|_, _| true).expect_err("twice").promise, "P16");
+        assert_eq!(taken.delivered("t", 0, b"m0.", 0, &|_, _| true).expect_err("twice").promise, "P16");
         // Refused for good: it may be stored by none of them.
         let mut refused = model_with(1);
         refused.attempts[0].repeats = Some(Repeats::new((7, 1)));
@@ -628,6 +657,22 @@ mod tests {
         assert_eq!(refused.attempts[0].fate, Fate::Unanswered);
         refused.refused(0);
         assert_eq!(refused.attempts[0].fate, Fate::Refused);
+    }
+
+    #[test]
+    fn p12_what_is_gone_stays_gone_and_nothing_else_goes() {
+        let mut model = model_with(3);
+        for n in 0..3 {
+            model.published(n, n as u64, "DURABLE", true).expect("legal");
+        }
+        model.log("t").start_max = 2;
+        assert_eq!(model.begins_at("t", 3).expect_err("nobody asked for that").promise, "P12");
+        model.begins_at("t", 2).expect("asked for");
+        model.ended(End::PowerLost);
+        assert_eq!(model.log("t").start, 2);
+        assert_eq!(model.clone().delivered("t", 1, b"m1.", 2, &|_, _| true).expect_err("it is back").promise, "P12");
+        model.delivered("t", 1, b"m1.", 0, &|_, _| true).expect("asked for before it went");
+        model.delivered("t", 2, b"m2.", 2, &|_, _| true).expect("it was to stay");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use plimsoll_core::config::Config;
 use plimsoll_core::effect::{Effect, EffectId, FileId, IoError, Outcome, ReplyPart};
 use plimsoll_core::layout;
+use plimsoll_core::log::watermark::{self, Slot};
 #[cfg(feature = "planted")]
 use plimsoll_core::planted::Planted;
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,6 +94,10 @@ pub enum Mutant {
     OutsideEntropy,
     /// An id that was heard before is taken for another one.
     ForgetIds,
+    /// Every slot says that the log begins at 0.
+    ForgetStart,
+    /// A roll removes the first segment, though nobody asked for that.
+    RemoveAtRoll,
     /// `queues/` is not forced.
     DropForceDirOfQueues,
     /// Files stay open until the process ends.
@@ -107,7 +112,7 @@ static OUTSIDE: AtomicU64 = AtomicU64::new(0);
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 34] = [
+    pub const ALL: [Mutant; 36] = [
         Mutant::DropForceOfSegment,
         Mutant::DropForceOfWatermark,
         Mutant::DropForceOfTmp,
@@ -142,6 +147,8 @@ impl Mutant {
         Mutant::CountAsSent,
         Mutant::OutsideEntropy,
         Mutant::ForgetIds,
+        Mutant::ForgetStart,
+        Mutant::RemoveAtRoll,
     ];
 
     /// Those that break no promise, and why. Whether that is so is tried like everything else.
@@ -314,6 +321,11 @@ impl Mutation {
                 let segment = path.strip_suffix(layout::TMP).filter(|path| path.ends_with(layout::LOG_SUFFIX))?;
                 Some(Effect::Remove { path: segment.into() })
             }
+            (Mutant::RemoveAtRoll, Effect::Create { path, .. }) => {
+                let (dir, name) = path.split_once("/log/")?;
+                let is_roll = layout::parse_segment(name).is_some_and(|base| base > 0);
+                is_roll.then(|| Effect::Remove { path: layout::segment(dir, 0) })
+            }
             (Mutant::OutsideEntropy, Effect::Write { .. }) => {
                 self.seen += 1;
                 self.seen.is_multiple_of(8).then(|| Effect::List { dir: layout::DATA.into() })
@@ -376,6 +388,10 @@ impl Mutation {
             }
             (Mutant::CutTooShort, Effect::Truncate { file, length }) if length > 0 => {
                 Effect::Truncate { file, length: length - 1 }
+            }
+            (Mutant::ForgetStart, Effect::Write { file, position, bytes }) if path.ends_with("/watermark") => {
+                let slot = watermark::decode(&bytes).map(|slot| watermark::encode(&Slot { start: 0, ..slot }).to_vec());
+                Effect::Write { file, position, bytes: slot.map_or(bytes, Into::into) }
             }
             (Mutant::FlipByte, Effect::Write { file, position, bytes }) if segment => {
                 let mut changed = bytes.to_vec();

@@ -13,6 +13,43 @@ pub struct Message {
     pub meta: Option<Vec<String>>,
 }
 
+/// Messages in the order in which they came, and what was said to be gone between them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Delivery {
+    /// The messages.
+    pub messages: Vec<Message>,
+    /// `GAP <first> <next>`, each with how many messages came before it.
+    pub gaps: Vec<(usize, u64, u64)>,
+}
+
+impl Delivery {
+    /// The offset that it begins with: of a message, or of a gap.
+    pub fn first(&self) -> Option<u64> {
+        match self.gaps.first() {
+            Some((0, first, _)) => Some(*first),
+            _ => self.messages.first().map(|message| message.offset),
+        }
+    }
+
+    /// The offset behind all that it tells of.
+    pub fn next(&self) -> Option<u64> {
+        match self.gaps.last() {
+            Some((before, _, next)) if *before == self.messages.len() => Some(*next),
+            _ => self.messages.last().map(|message| message.offset + 1),
+        }
+    }
+
+    /// Everything that it tells of, in order: first offset, next offset, and whether that is gone.
+    pub fn parts(&self) -> Vec<(u64, u64, bool)> {
+        let mut parts = Vec::new();
+        for at in 0..=self.messages.len() {
+            parts.extend(self.gaps.iter().filter(|gap| gap.0 == at).map(|(_, first, next)| (*first, *next, true)));
+            parts.extend(self.messages.get(at).map(|message| (message.offset, message.offset + 1, false)));
+        }
+        parts
+    }
+}
+
 /// One whole reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Seen {
@@ -27,12 +64,14 @@ pub enum Seen {
     },
     /// `ERR <code> …`.
     Error(String),
-    /// `MSG …`, `MSGN …`, `MSGX …`, and `END`.
-    Messages(Vec<Message>),
+    /// `MSG …`, `MSGN …`, `MSGX …`, `GAP …`, and `END`.
+    Messages(Delivery),
     /// `ACKED`.
     Acked(u64),
     /// `SOUGHT`.
     Sought(u64),
+    /// `PURGED`.
+    Purged(u64),
     /// `FRAMES` and the bytes.
     Frames {
         /// The offset of the first frame.
@@ -81,6 +120,7 @@ pub fn take(shape: Shape, bytes: &[u8]) -> Result<Option<(Seen, usize)>, Broken>
                     Seen::Published { offset: number(offset)?, level: level.to_owned(), count: Some(number(count)?) }
                 }
                 ["ACKED", offset] => Seen::Acked(number(offset)?),
+                ["PURGED", start] => Seen::Purged(number(start)?),
                 ["SOUGHT", offset] => Seen::Sought(number(offset)?),
                 _ => Seen::Lines(vec![first]),
             }
@@ -106,7 +146,7 @@ pub fn take(shape: Shape, bytes: &[u8]) -> Result<Option<(Seen, usize)>, Broken>
             Seen::Lines(lines)
         }
         Shape::Messages => {
-            let mut messages = Vec::new();
+            let Delivery { mut messages, mut gaps } = Delivery::default();
             reader.at = 0;
             loop {
                 let Some(head) = reader.until(b" \n") else { return Ok(None) };
@@ -138,12 +178,14 @@ pub fn take(shape: Shape, bytes: &[u8]) -> Result<Option<(Seen, usize)>, Broken>
                         break;
                     }
                     b"GAP" => {
-                        return broken("P2", format!("offsets are missing though nothing was removed: {first:?}"));
+                        let Some(line) = reader.line()? else { return Ok(None) };
+                        let Some((first, next)) = line.split_once(' ') else { return nonsense(&line) };
+                        gaps.push((messages.len(), number(first)?, number(next)?));
                     }
                     _ => return nonsense(&first),
                 }
             }
-            Seen::Messages(messages)
+            Seen::Messages(Delivery { messages, gaps })
         }
     };
     Ok(Some((seen, reader.at)))
@@ -207,9 +249,12 @@ mod tests {
 
     #[test]
     fn replies_come_whole_or_not_at_all() {
-        let bytes = b"MSG 0 a\xffb\nMSGN 1 3\nx\ny\nMSGX 2 1 time=5 key=k\nz\nEND 3\nPONG\n";
+        let bytes = b"MSG 0 a\xffb\nMSGN 1 3\nx\ny\nGAP 2 5\nMSGX 5 1 time=5 key=k\nz\nEND 3\nPONG\n";
         let (seen, length) = take(Shape::Messages, bytes).expect("a reply").expect("whole");
-        let Seen::Messages(messages) = seen else { panic!("messages") };
+        let Seen::Messages(delivery) = seen else { panic!("messages") };
+        assert_eq!(delivery.parts(), [(0, 1, false), (1, 2, false), (2, 5, true), (5, 6, false)]);
+        assert_eq!((delivery.first(), delivery.next()), (Some(0), Some(6)));
+        let messages = delivery.messages;
         assert_eq!(messages.iter().map(|m| &m.value[..]).collect::<Vec<_>>(), [&b"a\xffb"[..], b"x\ny", b"z"]);
         assert_eq!(messages[2].meta.as_deref(), Some(&["time=5".to_owned(), "key=k".to_owned()][..]));
         assert_eq!(&bytes[length..], b"PONG\n");

@@ -5,6 +5,7 @@
 
 use crate::disk::SimDisk;
 use plimsoll_core::log::topic_file::TopicToml;
+use plimsoll_core::log::watermark::{self, Watermark};
 use plimsoll_core::record::{self, Decoded, LogId, Salt};
 
 const READ_BYTES: u64 = 8 << 10;
@@ -80,6 +81,18 @@ impl LogView {
         messages
     }
 
+    /// The latest timestamp of a segment's messages.
+    pub(crate) fn newest_ms(&mut self, disk: &SimDisk, base: u64) -> Option<i64> {
+        let salt = Salt::new(&self.log_id(disk)?, base);
+        let bytes = disk.cached_file(&format!("{}/log/{base:020}.log", self.dir), 0, u64::from(u32::MAX))?;
+        let (mut at, mut newest) = (0, None);
+        while let Decoded::Frame(frame) = record::decode(&bytes[at..], salt) {
+            newest = newest.max(frame.time_ms());
+            at += frame.size();
+        }
+        newest
+    }
+
     /// A frame of the newest segment that a later one there proves to have been durable: the segment, and where the frame's payload
     /// begins.
     pub(crate) fn proved_frame(&mut self, disk: &SimDisk) -> Option<(String, u64)> {
@@ -103,7 +116,7 @@ impl LogView {
         let Some(log_id) = self.log_id(disk) else { return false };
         let base = match self.base {
             Some(base) => base,
-            None => match self.bases(disk).into_iter().min() {
+            None => match self.first(disk) {
                 Some(base) => {
                     (self.base, self.position, self.end) = (Some(base), 0, base);
                     base
@@ -119,7 +132,7 @@ impl LogView {
                 Depth::Cache => disk.cached_file(&path, self.position, length),
                 Depth::Platter => disk.forced_file(&path, self.position, length),
             };
-            let Some(bytes) = bytes else { return false };
+            let Some(bytes) = bytes else { return self.go_on_behind_what_was_removed(disk) };
             let (mut at, mut needed) = (0, 0);
             loop {
                 match record::decode(&bytes[at..], salt) {
@@ -147,8 +160,38 @@ impl LogView {
                 (self.base, self.position) = (Some(self.end), 0);
                 return true;
             }
+            // What lies below the start may be back, and what came behind it not.
+            if let Some(first) = self.first(disk).filter(|first| *first > base) {
+                (self.base, self.position, self.end) = (Some(first), 0, first);
+                return true;
+            }
             return false;
         }
+    }
+
+    /// The segment that was being read is gone: retention has taken it, and the log begins with a later one.
+    fn go_on_behind_what_was_removed(&mut self, disk: &SimDisk) -> bool {
+        let bases = self.bases(disk);
+        let holds_end = bases.iter().copied().filter(|base| *base <= self.end).max();
+        match holds_end.or(bases.into_iter().min()).filter(|base| Some(*base) != self.base) {
+            Some(base) => {
+                (self.base, self.position, self.end) = (Some(base), 0, base);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Where the log begins: the segment that holds the recorded start. Whatever else is there below it is none of the log.
+    pub(crate) fn first(&self, disk: &SimDisk) -> Option<u64> {
+        let path = format!("{}/watermark", self.dir);
+        let slots = match self.depth {
+            Depth::Cache => disk.cached_file(&path, 0, watermark::FILE_BYTES as u64),
+            Depth::Platter => disk.forced_file(&path, 0, watermark::FILE_BYTES as u64),
+        };
+        let start = Watermark::read(&slots.unwrap_or_default()).current().map_or(0, |slot| slot.start);
+        let bases = self.bases(disk);
+        bases.iter().copied().filter(|base| *base <= start).max().or(bases.into_iter().min())
     }
 
     fn bases(&self, disk: &SimDisk) -> Vec<u64> {

@@ -106,6 +106,8 @@ pub struct Plan {
     pub batches: bool,
     /// What goes wrong.
     pub rates: Rates,
+    /// Whether clients purge.
+    pub purges: bool,
 }
 
 fn number<T: Copy + ToString>(d: &mut Decider, what: &str, of: &[T]) -> T {
@@ -150,8 +152,15 @@ impl Plan {
             batches: number(d, "batches", &["no", "yes", "yes"]) == "yes",
             pause_ns: number(d, "pause between actions, µs", &[50, 1, 500, 20_000]) * 1000,
             rates: draw_rates(d),
+            purges: number(d, "purges", &["no", "no", "yes"]) == "yes",
             config,
         }
+    }
+
+    /// Whether the start of a log may move.
+    pub fn moves_start(&self) -> bool {
+        let policies = [Setting::RetainBytes, Setting::RetainMs, Setting::RetainConsumed, Setting::CapacityBytes];
+        self.purges || policies.iter().any(|setting| self.config.topic_defaults.get(*setting).is_some())
     }
 
     /// Whether the file system is the harshest.
@@ -176,6 +185,21 @@ fn draw_config(d: &mut Decider, profile: &Profile, sector_bytes: u32) -> Config 
         (Setting::DedupMs, "dedup ms", &[86_400_000, 86_400_000, 86_400_000, 0, 50]),
     ] {
         topic_defaults.set(setting, Some(number(d, name, of)));
+    }
+    // A policy that is often in the way of another one shows nothing of itself.
+    let policies: [(&str, &[(Setting, u64)]); 6] = [
+        ("nothing", &[]),
+        ("bytes", &[(Setting::RetainBytes, 1500)]),
+        ("age", &[(Setting::RetainMs, 20), (Setting::RollMs, 10)]),
+        ("capacity, reject", &[(Setting::CapacityBytes, 2500)]),
+        ("capacity, drop-oldest", &[(Setting::CapacityBytes, 2500), (Setting::OnFull, 1)]),
+        ("consumption", &[(Setting::RetainConsumed, 1), (Setting::RollMs, 30)]),
+    ];
+    let picked = d.weighted(Concern::Plan, &[11, 1, 1, 1, 1, 1], format_args!("plan, retention"), &|picked| {
+        policies[picked].0.to_owned()
+    });
+    for (setting, value) in policies[picked].1 {
+        topic_defaults.set(*setting, Some(*value));
     }
     Config {
         topic_defaults,

@@ -111,7 +111,7 @@ impl Broker {
             if client.unsent == 0 {
                 client.stuck_since_ns = self.now().monotonic_ns;
             }
-            client.unsent += part.len();
+            client.emitted(&part);
             self.io.tell(Effect::Reply { connection: id, part });
         }
         if client.unsent > 0 && !client.stuck_timer_armed && self.phase == Phase::Serving {
@@ -148,7 +148,7 @@ impl Broker {
         }
         if now_ns.saturating_sub(client.stuck_since_ns) >= limit_ns {
             client.closing = true;
-            client.disconnected = true;
+            (client.disconnected, client.cut) = (true, true);
             self.io.tell(Effect::Disconnect { connection: id, now: true });
         } else {
             client.stuck_timer_armed = true;

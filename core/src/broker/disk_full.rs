@@ -2,7 +2,7 @@
 
 use super::{Broker, Ended, Timer};
 use crate::effect::{Effect, FieldValue, IoError, IoErrorKind};
-use crate::io::{Owner, TopicId};
+use crate::io::Owner;
 use crate::layout;
 use crate::log::Trouble;
 use crate::start;
@@ -32,9 +32,9 @@ impl Broker {
         // The topics share the disk. What the ballast gives is for what has offsets and for ACKs: a topic that went on
         // until it met the full disk itself would use it up.
         if no_space && !mem::replace(&mut self.no_space, true) {
-            for topic in 0..self.topics.len() {
-                self.topics[topic].borrow_mut().space.full = true;
-                self.unpark(TopicId(topic));
+            for topic in self.topics.ids() {
+                self.topics[topic.0].borrow_mut().space.full = true;
+                self.unpark(topic);
             }
         }
     }
@@ -64,7 +64,7 @@ impl Broker {
                 self.no_space = false;
                 self.ballast = self.config.ballast_bytes > 0;
                 self.report("DISK_FREE", Vec::new());
-                for topic in &self.topics {
+                for topic in self.topics.iter() {
                     topic.borrow_mut().space.full = false;
                 }
                 self.retry_writes();
@@ -79,8 +79,9 @@ impl Broker {
 
     /// What has an offset is never dropped.
     pub(super) fn retry_writes(&mut self) {
-        for topic in &self.topics {
+        for topic in self.topics.iter() {
             let mut topic = topic.borrow_mut();
+            topic.retention.blocked = false;
             if topic.commit.write_blocked() {
                 topic.retry_writes(&self.io);
             }

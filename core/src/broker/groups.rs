@@ -4,7 +4,7 @@ use super::{Broker, Ended, Reader, Timer, end_of_nothing, out_of_range};
 use crate::connection::{Connection, Slot, Stall};
 use crate::effect::ConnectionId;
 use crate::error::{Code, RequestError};
-use crate::group::cursor::{Group, Holder, Waiter as GroupWaiter};
+use crate::group::cursor::{Group, Holder, Purpose, Waiter as GroupWaiter};
 use crate::io::TopicId;
 use crate::layout;
 use crate::log::read::{self, Wanted};
@@ -150,7 +150,7 @@ impl Broker {
                 ),
             ));
         };
-        let waiter = GroupWaiter { connection: id, request: client.open_slot(), seek: false };
+        let waiter = GroupWaiter { connection: id, request: client.open_slot(), purpose: Purpose::Ack };
         group.wish_ack(offset + 1, waiter);
         drop(topic);
         self.store_group(topic_id, name);
@@ -181,7 +181,7 @@ impl Broker {
             SeekTo::End => Some(limit),
             SeekTo::TimeMs(_) => None,
         };
-        let waiter = GroupWaiter { connection: id, request: client.open_slot(), seek: true };
+        let waiter = GroupWaiter { connection: id, request: client.open_slot(), purpose: Purpose::Seek };
         // Until it is done: a FETCH behind it goes on where it leads to.
         client.stall = Some(Stall::Reading);
         match (target, to) {
@@ -207,7 +207,7 @@ impl Broker {
     }
 
     /// Nobody but this connection holds the group any more, or the answer says why.
-    fn take_from_other(&mut self, id: ConnectionId, topic: TopicId, name: &str) -> Result<(), RequestError> {
+    pub(super) fn take_from_other(&mut self, id: ConnectionId, topic: TopicId, name: &str) -> Result<(), RequestError> {
         let holder = self.topics[topic.0].borrow().groups.get(name).and_then(|group| group.holder);
         let Some(other) = holder.filter(|holder| holder.connection != id) else { return Ok(()) };
         self.take_from_idle(other.connection, topic, name)?;
@@ -249,14 +249,18 @@ impl Broker {
     pub(super) fn store_group(&mut self, topic_id: TopicId, name: &str) {
         let topic = self.topics[topic_id.0].clone();
         let begun = topic.borrow_mut().groups.get_mut(name).and_then(Group::begin);
-        let Some(offset) = begun else { return };
+        let Some((offset, purpose)) = begun else { return };
         let dir = topic.borrow().dir.clone();
         let group = String::from(name);
         self.spawn(|io| {
             Box::pin(async move {
                 let text = crate::group::offset_file::encode_offset(offset);
                 let path = layout::group_offset(&dir, &group);
-                let result = create::replace(&io, &layout::groups(&dir), &path, Bytes::from(text)).await;
+                let groups = layout::groups(&dir);
+                let mut result = create::replace(&io, &groups, &path, Bytes::from(text)).await;
+                if purpose == Purpose::Delete && result.is_ok() {
+                    result = create::remove(&io, &groups, &path).await;
+                }
                 Ended::Stored { topic: topic_id, group, result }
             })
         });
@@ -275,7 +279,7 @@ impl Broker {
             let done = if full.is_none() { group.committed() } else { group.refused() };
             // Whoever holds the group has asked for it: a SEEK takes it from others, and keeps them away until it is stored.
             if full.is_none()
-                && done.seek
+                && done.purpose == Purpose::Seek
                 && let Some(holder) = &mut group.holder
             {
                 holder.next = done.offset;
@@ -283,17 +287,23 @@ impl Broker {
             }
             (done, group.committed)
         };
+        // What every group has acknowledged may go.
+        topic.borrow_mut().retention.due = true;
+        self.topics_to_pump.insert(topic_id);
         for waiter in done.waiters {
             let reply = match &full {
                 Some(_) => Reply::Error(RequestError::new(
                     Code::DiskFull,
                     format!("no room to store the offset of group {name}; it stays at {committed}; try again"),
                 )),
-                None if waiter.seek => Reply::Sought { offset: committed },
-                None => Reply::Acked { committed },
+                None => match waiter.purpose {
+                    Purpose::Ack => Reply::Acked { committed },
+                    Purpose::Seek => Reply::Sought { offset: committed },
+                    Purpose::Delete => Reply::Deleted { topic: topic.borrow().name.clone(), group: Some(name.into()) },
+                },
             };
             if let Some(client) = self.connections.get_mut(&waiter.connection) {
-                if waiter.seek {
+                if waiter.purpose != Purpose::Ack {
                     client.stall = None;
                 }
                 client.answer(waiter.request, Slot::of(&reply));

@@ -3,10 +3,13 @@
 //! What becomes of an event is in the other files of this folder.
 
 mod clients;
+mod delete;
 mod disk_full;
 mod groups;
 mod requests;
+mod retention;
 mod settings;
+mod table;
 mod topics;
 
 use crate::config::Config;
@@ -32,7 +35,8 @@ use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::cell::RefCell;
+use delete::Deletion;
+use table::Topics;
 
 /// Received bytes of a connection that is not being served, after which it is not read.
 const INPUT_BYTES_MAX: usize = 64 << 10;
@@ -64,10 +68,12 @@ pub struct Broker {
     /// Topics whose last anchoring has ended since the stop was last looked at.
     stop_progress: usize,
     halt: Option<Halt>,
-    topics: Vec<Rc<RefCell<Topic>>>,
+    topics: Topics,
     names: BTreeMap<String, TopicId>,
     /// Topics being made, and who waits for them.
     creating: BTreeMap<String, Vec<ConnectionId>>,
+    /// Topics that have lost their names and are not gone yet.
+    deleting: BTreeMap<String, Deletion>,
     connections: BTreeMap<ConnectionId, Connection>,
     tasks: BTreeMap<TaskId, Task<Ended>>,
     next_task: u64,
@@ -79,6 +85,8 @@ pub struct Broker {
     /// … for want of room, and not of descriptors.
     no_space: bool,
     ballast: bool,
+    /// When time is looked at next for the topics that have something to do with it.
+    age_ns: Option<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,6 +112,8 @@ enum Timer {
     Fetch(ConnectionId),
     /// Has a slow reader taken anything?
     Stuck(ConnectionId),
+    /// Look whether messages have become too old, or a segment has taken messages for too long.
+    Age,
     /// Try again whether there is room.
     Full,
     /// Give up stopping.
@@ -117,6 +127,9 @@ enum Ended {
     Rolled { topic: TopicId, result: Result<Rc<Places>, Trouble> },
     Indexed,
     Anchored { topic: TopicId, result: Result<(), Trouble> },
+    StartPrepared { topic: TopicId, start: u64, result: Result<(), Trouble> },
+    Removed { topic: TopicId, result: Result<(), Trouble> },
+    Deleted { name: String, result: Result<(), Trouble> },
     Stored { topic: TopicId, group: String, result: Result<(), Trouble> },
     Delivered { reader: Reader, delivered: Delivered },
     Raw { connection: ConnectionId, slot: u64, offset: u64, result: Result<Option<Raw>, RequestError> },
@@ -154,9 +167,10 @@ impl Broker {
             wanted_config: None,
             stop_progress: 0,
             halt: None,
-            topics: Vec::new(),
+            topics: Topics::default(),
             names: BTreeMap::new(),
             creating: BTreeMap::new(),
+            deleting: BTreeMap::new(),
             connections: BTreeMap::new(),
             tasks: BTreeMap::new(),
             next_task: 0,
@@ -166,6 +180,7 @@ impl Broker {
             full: false,
             no_space: false,
             ballast: false,
+            age_ns: None,
         })
     }
 
@@ -193,7 +208,7 @@ impl Broker {
             }
             Event::Sent { connection, bytes } => {
                 if let Some(client) = self.connections.get_mut(&connection) {
-                    client.unsent = client.unsent.saturating_sub(bytes);
+                    client.sent(bytes);
                     client.stuck_since_ns = now.monotonic_ns;
                     // Nothing can have changed for a client that was not held back, and there is none without input that is
                     // not read.
@@ -225,6 +240,8 @@ impl Broker {
                 self.pump(topic);
             } else if let Some(connection) = self.connections_to_serve.pop_first() {
                 self.serve(connection);
+            } else if let Some(name) = self.deletion_to_begin() {
+                self.begin_deletion(&name);
             } else if self.phase == Phase::Stopping && self.is_settled() {
                 self.phase = Phase::Anchoring;
                 self.anchor_all();
@@ -257,13 +274,14 @@ impl Broker {
         };
         self.ballast = started.ballast;
         for topic in started.topics {
-            let (name, id) = (topic.borrow().name.clone(), topic.borrow().id);
-            self.names.insert(name, id);
-            self.topics.push(topic);
+            let name = topic.borrow().name.clone();
+            self.names.insert(name, self.topics.add(topic));
         }
         self.share_recent();
         self.phase = Phase::Serving;
         self.report("READY", Vec::new());
+        self.topics_to_pump.extend(self.topics.ids());
+        self.arm_age();
         if let Some((config, kept_elsewhere)) = self.wanted_config.take() {
             self.reconfigure(&config, kept_elsewhere);
         }
@@ -293,7 +311,7 @@ impl Broker {
             }
             self.connections_to_serve.insert(id);
         }
-        for topic in &self.topics {
+        for topic in self.topics.iter() {
             let mut topic = topic.borrow_mut();
             topic.parked.clear();
             topic.fetchers.clear();
@@ -313,15 +331,16 @@ impl Broker {
     /// Whether everything that was taken in has been finished and answered.
     fn is_settled(&self) -> bool {
         self.tasks.is_empty()
+            && self.deleting.is_empty()
             && self.topics.iter().all(|topic| {
                 let topic = topic.borrow();
-                topic.is_settled() && topic.groups.values().all(Group::is_settled)
+                topic.is_settled() && !topic.is_moving_start() && topic.groups.values().all(Group::is_settled)
             })
     }
 
     /// Records the exact line of every topic, side by side: a thousand topics one after the other would take too long.
     fn anchor_all(&mut self) {
-        for topic in self.topics.clone() {
+        for topic in self.topics.iter().cloned().collect::<Vec<_>>() {
             self.spawn(|io| {
                 Box::pin(
                     async move { Ended::StopAnchored(anchor::anchor(&io, &topic, Place::Running, Stop::Clean).await) },
@@ -471,6 +490,7 @@ impl Broker {
             Ended::Started(result) => self.started(result),
             Ended::Created { name, result } => self.created(&name, result),
             Ended::Rolled { topic, result } => {
+                self.topics[topic.0].borrow_mut().retention.rolls = false;
                 if matches!(result, Err(Trouble::Full(_))) {
                     let mut topic = self.topics[topic.0].borrow_mut();
                     // A broker that stops needs no new segment.
@@ -488,9 +508,21 @@ impl Broker {
             }
             Ended::Indexed => {}
             Ended::Anchored { topic, result } => {
+                if matches!(result, Err(Trouble::Full(_))) {
+                    self.topics[topic.0].borrow_mut().retention.blocked = true;
+                }
                 self.log_step(topic, "anchoring", result);
                 self.arm_idle(topic);
             }
+            Ended::StartPrepared { topic, start, result } => {
+                self.topics[topic.0].borrow_mut().retention.prepare_ended(start, result.is_ok());
+                self.log_step(topic, "moving the start of", result);
+            }
+            Ended::Removed { topic, result } => {
+                self.topics[topic.0].borrow_mut().retention.remove_ended();
+                self.log_step(topic, "removing segments of", result);
+            }
+            Ended::Deleted { name, result } => self.deleted(&name, result),
             Ended::Stored { topic, group, result } => self.stored(topic, &group, result),
             Ended::Delivered { reader, delivered } => self.delivered(&reader, delivered),
             Ended::Raw { connection, slot, offset, result } => {
@@ -540,12 +572,15 @@ impl Broker {
             }
             self.timers.pop_first();
             match timer {
+                // One that was deleted meanwhile has nothing to be done.
+                Timer::Pump(topic) | Timer::Idle(topic) if !self.topics.has(topic) => {}
                 Timer::Pump(topic) => {
                     self.topics_to_pump.insert(topic);
                 }
                 Timer::Idle(topic) => self.idle(topic),
                 Timer::Fetch(connection) => self.fetch_timed_out(connection),
                 Timer::Stuck(connection) => self.check_stuck(connection),
+                Timer::Age => self.age(),
                 Timer::Full if matches!(self.phase, Phase::Serving | Phase::Stopping) => self.try_for_room(),
                 Timer::Full => {}
                 Timer::Stop if self.phase == Phase::Anchoring && self.stop_progress > 0 => self.arm_stop(),

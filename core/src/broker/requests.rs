@@ -54,6 +54,9 @@ impl Broker {
                 Ok(Some(Reply::Topics(topics)))
             }
             Request::Groups { topic } => self.topic_or_error(&topic).map(|topic| Some(self.groups(topic))),
+            Request::Purge { topic, before } => self.purge(id, client, &topic, before),
+            Request::Delete { topic, group: Some(group) } => self.delete_group(id, client, topic, group),
+            Request::Delete { topic, group: None } => self.delete_topic(id, client, topic),
             Request::Create { topic, settings } => self.create(id, client, topic, settings),
             Request::Alter { topic, change } => self.alter(id, client, topic, change),
             Request::Settings { topic } => self.topic_or_error(&topic).map(|topic| Some(self.settings(topic))),

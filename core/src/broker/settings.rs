@@ -84,6 +84,7 @@ impl Broker {
                 let mut topic = topic.borrow_mut();
                 topic.toml.settings = settings;
                 topic.policy = Policy::new(&settings, &self.config.topic_defaults);
+                topic.retention.due = true;
                 Reply::Altered { topic: name }
             }
             Err(Trouble::Full(_)) => Reply::Error(RequestError::new(
@@ -100,6 +101,7 @@ impl Broker {
         if let Err(Trouble::Full(error)) = result {
             self.disk_is_full(Some(&error));
         }
+        self.arm_age();
         self.topics_to_pump.insert(topic_id);
         self.store_settings(topic_id);
     }
@@ -112,11 +114,13 @@ impl Broker {
                 let Reload { config, changed, kept } = self.config.reload(wanted);
                 self.config = Rc::new(config);
                 self.indexes.bound(self.config.index_bytes);
-                for topic in self.topics.clone() {
+                for topic in self.topics.iter().cloned().collect::<Vec<_>>() {
                     let mut topic = topic.borrow_mut();
                     topic.policy = Policy::new(&topic.toml.settings, &self.config.topic_defaults);
+                    topic.retention.due = true;
                     self.topics_to_pump.insert(topic.id);
                 }
+                self.arm_age();
                 self.share_recent();
                 self.connections_to_serve.extend(self.connections.keys());
                 let names = |names: &[&str]| FieldValue::Text(names.join(","));

@@ -39,6 +39,7 @@ impl Broker {
             topic.borrow_mut().roll = Roll::Running;
             self.spawn(|io| Box::pin(async move { Ended::Rolled { topic: id, result: roll::roll(io, topic).await } }));
         }
+        self.retain(id);
     }
 
     pub(super) fn answer_written(&mut self, id: TopicId) {
@@ -95,7 +96,7 @@ impl Broker {
 
     pub(super) fn arm_idle(&mut self, id: TopicId) {
         let mut topic = self.topics[id.0].borrow_mut();
-        if !topic.idle_timer_armed && topic.anchored != topic.next {
+        if !topic.idle_timer_armed && !topic.deleting && topic.anchored != topic.next {
             topic.idle_timer_armed = true;
             let at = self.now().monotonic_ns + self.config.idle_anchor_ms * 1_000_000;
             self.timers.insert((at, Timer::Idle(id)));
@@ -105,7 +106,7 @@ impl Broker {
     pub(super) fn idle(&mut self, id: TopicId) {
         let topic = self.topics[id.0].clone();
         topic.borrow_mut().idle_timer_armed = false;
-        if self.phase != Phase::Serving {
+        if self.phase != Phase::Serving || topic.borrow().deleting {
             return;
         }
         let quiet_ns = self.now().monotonic_ns.saturating_sub(topic.borrow().last_publish_ns);
@@ -137,6 +138,10 @@ impl Broker {
             waiting.push(connection);
             return Ok(());
         }
+        if let Some(deletion) = self.deleting.get_mut(name) {
+            deletion.creators.push(connection);
+            return Ok(());
+        }
         let max = self.config.topics_max as usize;
         if self.topics.len() + self.creating.len() >= max {
             return Err(RequestError::new(
@@ -163,10 +168,10 @@ impl Broker {
     pub(super) fn created(&mut self, name: &str, result: Result<Box<Topic>, Trouble>) {
         let waiting = self.creating.remove(name).unwrap_or_default();
         match result {
-            Ok(mut topic) => {
-                topic.id = TopicId(self.topics.len());
-                self.names.insert(name.into(), topic.id);
-                self.topics.push(Rc::new(RefCell::new(*topic)));
+            Ok(topic) => {
+                let id = self.topics.add(Rc::new(RefCell::new(*topic)));
+                self.names.insert(name.into(), id);
+                self.arm_age();
                 self.share_recent();
                 for connection in waiting {
                     self.retry_stalled(connection);
@@ -194,7 +199,7 @@ impl Broker {
     /// Every topic gets its share of the memory for new batches (P13).
     pub(super) fn share_recent(&mut self) {
         let share = self.config.recent_bytes / self.topics.len().max(1) as u64;
-        for topic in &self.topics {
+        for topic in self.topics.iter() {
             let recent = &mut topic.borrow_mut().commit.recent;
             recent.bytes_max = share;
             recent.trim();

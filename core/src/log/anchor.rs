@@ -41,13 +41,13 @@ async fn write_both(io: &Io, topic: &Rc<RefCell<Topic>>, first: Place, stop: Sto
         Place::Running => [Place::Running, Place::Anchored],
         Place::Anchored => [Place::Anchored, Place::Running],
     };
-    let durable = topic.borrow().durable;
+    let (start, durable) = (topic.borrow().retention.recorded, topic.borrow().durable);
     for place in order {
         let (file, slot) = {
             let mut topic = topic.borrow_mut();
             topic.sequence += 1;
             let clean = stop == Stop::Clean && place == Place::Anchored;
-            let slot = Slot { log_id: topic.toml.log_id, sequence: topic.sequence, start: topic.start, durable, clean };
+            let slot = Slot { log_id: topic.toml.log_id, sequence: topic.sequence, start, durable, clean };
             (topic.watermark, slot)
         };
         let position = match place {
@@ -60,6 +60,9 @@ async fn write_both(io: &Io, topic: &Rc<RefCell<Topic>>, first: Place, stop: Sto
         }
         io.force(file).await.map_err(Trouble::Halt)?;
     }
-    topic.borrow_mut().anchored = durable;
+    let mut topic = topic.borrow_mut();
+    topic.anchored = durable;
+    // Only now: what readers are told is gone can't come back, and the segments below it may go (P12).
+    topic.start = start;
     Ok(())
 }

@@ -10,6 +10,7 @@
 
 use super::dedup::Dedup;
 use super::group_commit::Commit;
+use super::retention::Retention;
 use super::sidecar::Indexes;
 use super::topic_file::{Alters, TopicToml};
 use super::watermark::{self, Slot};
@@ -148,6 +149,8 @@ pub(crate) fn empty(
         dedup: Dedup::default(),
         parked: VecDeque::new(),
         fetchers: VecDeque::new(),
+        retention: Retention::default(),
+        deleting: false,
         last_publish_ns: 0,
         idle_timer_armed: false,
     }
@@ -212,6 +215,12 @@ pub(crate) async fn replace(io: &Io, dir: &str, path: &str, bytes: Bytes) -> Res
     if planted!(io, NoDirectoryForceAtAlter) && path == layout::topic_toml(dir) {
         return Ok(());
     }
+    io.force_dir(dir).await.map_err(Trouble::Halt)
+}
+
+/// Removes a file, so that no power loss brings it back.
+pub(crate) async fn remove(io: &Io, dir: &str, path: &str) -> Result<(), Trouble> {
+    io.remove(path).await.map_err(Trouble::Halt)?;
     io.force_dir(dir).await.map_err(Trouble::Halt)
 }
 

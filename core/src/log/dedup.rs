@@ -57,7 +57,6 @@ impl Window {
 
 /// To be called when the topic's start is about to move to `end`, before that is recorded: what is known of the messages that go is
 /// stored in the topic's file, and forced. On `Full` nothing is harmed, and the start stays.
-#[allow(dead_code, reason = "nothing is removed from a log's beginning yet")]
 pub(crate) async fn before_start_moves(io: &Io, topic: &Rc<RefCell<Topic>>, end: u64) -> Result<(), Trouble> {
     let (dir, file) = {
         let topic = topic.borrow();
@@ -130,7 +129,6 @@ impl Dedup {
         }
     }
 
-    #[allow(dead_code, reason = "as before_start_moves")]
     /// What is remembered of messages below `end`, in the order of their offsets.
     fn below(&self, end: u64) -> Vec<(Id, First)> {
         let mut found: Vec<(Id, First)> = Vec::new();
@@ -144,7 +142,6 @@ impl Dedup {
 
     /// The topic's file: what is remembered of the messages below `end`, but for those that are too old to be found by now.
     /// `None`: there is nothing to be written, and nothing in the file that would have to go.
-    #[allow(dead_code, reason = "as before_start_moves")]
     pub(crate) fn encode_below(
         &self,
         end: u64,

@@ -283,6 +283,17 @@ impl Commit {
         self.writes.iter().any(|write| matches!(write.state, WriteState::InFlight(id) if id < force))
     }
 
+    /// Whether the running slot is being written: nothing else may write to the watermark file then.
+    pub(crate) fn is_slot_in_flight(&self) -> bool {
+        self.slot.is_some()
+    }
+
+    /// Whether a write waits for room and nothing else is under way: by itself nothing will change.
+    pub(crate) fn is_stuck(&self) -> bool {
+        let is_writing = self.writes.iter().any(|write| matches!(write.state, WriteState::InFlight(_)));
+        self.write_blocked() && !is_writing && self.force.is_none() && self.slot.is_none()
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.queue.is_empty()
             && self.writes.is_empty()
@@ -303,7 +314,7 @@ impl Topic {
             && self.commit.is_idle()
             && self.space.coming.is_none()
             && !self.anchoring
-            && !self.space.full;
+            && (!self.space.full || self.retention.rolls);
         Pumped { wake_ns, roll }
     }
 
@@ -424,7 +435,8 @@ impl Topic {
         }
         let Some(durable) = self.commit.slot_wanted.take() else { return };
         self.sequence += 1;
-        let slot = Slot { log_id: self.toml.log_id, sequence: self.sequence, start: self.start, durable, clean: false };
+        let start = self.retention.recorded;
+        let slot = Slot { log_id: self.toml.log_id, sequence: self.sequence, start, durable, clean: false };
         self.commit.slot = Some(durable);
         io.owned_by(Owner::Slot(self.id)).start(Effect::Write {
             file: self.watermark,

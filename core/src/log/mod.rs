@@ -11,6 +11,7 @@ pub mod index;
 pub(crate) mod read;
 pub mod recovery;
 pub(crate) mod restore;
+pub(crate) mod retention;
 pub(crate) mod roll;
 pub mod scan;
 pub mod search;
@@ -37,6 +38,7 @@ use alloc::vec::Vec;
 use dedup::{Dedup, First, Window};
 use group_commit::Commit;
 use index::{Index, Places};
+use retention::Retention;
 use sidecar::Indexes;
 use topic_file::{Alters, TopicToml};
 
@@ -70,6 +72,13 @@ pub(crate) struct Segment {
     pub(crate) end: u64,
     /// Without its entries once the segment is closed.
     pub(crate) index: Index,
+}
+
+impl Segment {
+    /// Whether every message in it was accepted before this moment.
+    pub(crate) fn is_older_than(&self, oldest_ms: i64) -> bool {
+        self.index.time_max_ms().is_none_or(|newest| newest < oldest_ms)
+    }
 }
 
 /// How far the change to a new segment has come.
@@ -139,6 +148,9 @@ pub(crate) struct Topic {
     pub(crate) parked: VecDeque<ConnectionId>,
     /// Connections whose FETCH waits for the line to move.
     pub(crate) fetchers: VecDeque<ConnectionId>,
+    pub(crate) retention: Retention,
+    /// It has lost its name, and goes as soon as nothing is under way: nothing new is begun.
+    pub(crate) deleting: bool,
     pub(crate) last_publish_ns: u64,
     pub(crate) idle_timer_armed: bool,
 }
@@ -185,6 +197,9 @@ impl Topic {
 
         self.emit_writes(config, io);
         if let Some(admission) = self.queue_is_full(config, connection, count, size) {
+            return admission;
+        }
+        if let Some(admission) = self.keep_capacity(io, size) {
             return admission;
         }
         if let Some(admission) = self.make_room(config, io, size) {
@@ -240,6 +255,7 @@ impl Topic {
             self.dedup.note(id, First { offset, count, time_ms: now.wall_ms }, self.window(config));
         }
         self.last_publish_ns = now.monotonic_ns;
+        self.retention.active_since_ns.get_or_insert(now.monotonic_ns);
         self.commit.flush_now = false;
         self.commit.gather.count(self.id, mark);
         if self.commit.queue_owner.is_none() {
@@ -286,6 +302,28 @@ impl Topic {
             format!(
                 "topic {} has {messages} messages waiting to be written ({bytes} bytes are not written yet); the limits are {} and {}; try again",
                 self.name, config.queue_messages, config.queue_bytes
+            ),
+        )))
+    }
+
+    /// The bound on the bytes of the log. `None`: the message keeps it.
+    fn keep_capacity(&mut self, io: &Io, size: u64) -> Option<Admission> {
+        let capacity = self.policy.bound(Setting::CapacityBytes)?;
+        // A log without a message may have padding, which nobody could take away.
+        let has_messages = self.start < self.next;
+        let bytes: u64 = self.segments.iter().map(|segment| segment.end).filter(|_| has_messages).sum();
+        let over = (bytes + size).checked_sub(capacity).filter(|over| *over > 0)?;
+        let drops = self.policy.get(Setting::OnFull) == 1 || planted!(io, CapacityDrops);
+        // A message larger than the capacity would never have its place.
+        if drops && size <= capacity {
+            self.drop_oldest(over);
+            return Some(Admission::Parked);
+        }
+        Some(Admission::Refused(RequestError::new(
+            Code::OverCapacity,
+            format!(
+                "topic {} has {bytes} bytes, and capacity-bytes is {capacity}; nothing of the message was stored; PURGE the topic, or raise it",
+                self.name
             ),
         )))
     }
@@ -376,6 +414,8 @@ impl Topic {
             index: self.indexes.new_index(),
         });
         self.space = Space::default();
+        self.retention.due = true;
+        self.retention.active_since_ns = None;
         self.commit.written_position = 0;
         closed.map(|(_, places)| places).unwrap_or_default()
     }

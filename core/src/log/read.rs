@@ -114,7 +114,7 @@ pub(crate) async fn deliver(io: Io, topic: Rc<RefCell<Topic>>, wanted: Wanted) -
         let wished = place.frame_bytes.saturating_mul(sink.messages_left());
         let mut length = wished.clamp(READ_BYTES_MIN, READ_BYTES_MAX).min(sink.bytes_left()).max(READ_BYTES_MIN);
         // One segment.
-        while !sink.is_full() && place.position < place.end {
+        while !sink.is_full() && place.position < place.end && is_there(&topic, place) {
             let asked = length.min(place.end - place.position) as u32;
             let bytes = match io.read(place.file, place.position, asked).await {
                 Ok(bytes) => bytes,
@@ -141,7 +141,8 @@ pub(crate) async fn deliver(io: Io, topic: Rc<RefCell<Topic>>, wanted: Wanted) -
                 }
             }
         }
-        if !sink.is_full() {
+        // One that retention took meanwhile lies below the start: the next round says so.
+        if !sink.is_full() && is_there(&topic, place) {
             // The segment ended: the next offset is the base of the next one, or something is missing.
             let moved = topic.borrow().segment_of(sink.delivered.next).is_some_and(|segment| segment.base > place.base);
             if !moved {
@@ -160,13 +161,20 @@ pub(crate) async fn raw(
     bytes_max: u64,
 ) -> Result<Option<Raw>, RequestError> {
     let place = locate(&io, &topic, offset, None).await;
-    let Some(place) = place else { return Err(corrupt(&topic, offset, 0, 0, "no segment holds it")) };
+    let removed = || {
+        let sentence = format!("offset {offset} was removed meanwhile; the log begins at {}", topic.borrow().start);
+        RequestError::new(Code::OutOfRange, sentence)
+    };
+    let Some(place) = place else {
+        let is_gone = offset < topic.borrow().start;
+        return Err(if is_gone { removed() } else { corrupt(&topic, offset, 0, 0, "no segment holds it") });
+    };
     if topic.borrow().active().base == place.base {
         return Ok(None);
     }
     let damaged = |position| corrupt(&topic, offset, place.base, position, "a damaged record");
     let mut first = None;
-    find(&io, place, place.end, &mut |position, frame| {
+    find(&io, &topic, place, place.end, &mut |position, frame| {
         if frame.offset + frame.count > offset {
             first = Some((frame.offset, position));
         }
@@ -174,7 +182,9 @@ pub(crate) async fn raw(
     })
     .await
     .map_err(damaged)?;
-    let Some((first, position)) = first else { return Err(damaged(place.end)) };
+    let Some((first, position)) = first.filter(|_| is_there(&topic, place)) else {
+        return Err(if is_there(&topic, place) { damaged(place.end) } else { removed() });
+    };
     let target = position.saturating_add(bytes_max);
     let end = if target >= place.end {
         place.end
@@ -182,7 +192,7 @@ pub(crate) async fn raw(
         let boundary = sidecar::begin(&io, &topic, place.base, |places| places.boundary_before(target)).await;
         let from = Place { position: boundary.position.max(position), ..place };
         let mut end = from.position;
-        find(&io, from, place.end, &mut |at, frame| {
+        find(&io, &topic, from, place.end, &mut |at, frame| {
             let behind = at + frame.size() as u64;
             // At least one frame, however large.
             if behind <= target || end == position {
@@ -192,6 +202,9 @@ pub(crate) async fn raw(
         })
         .await
         .map_err(damaged)?;
+        if !is_there(&topic, place) {
+            return Err(removed());
+        }
         end
     };
     Ok(Some(Raw { first, file: place.file, position, length: end - position, salt: place.salt }))
@@ -213,7 +226,7 @@ pub(crate) async fn find_time(
             };
             topic.segments.iter().find(later).map(|segment| segment.base)
         };
-        let Some(base) = base.filter(|base| *base < limit) else { return Ok(limit) };
+        let Some(base) = base.filter(|base| *base < limit) else { return Ok(limit.max(topic.borrow().start)) };
         let Entry { offset, position, .. } =
             sidecar::begin(&io, &topic, base, |places| places.locate_time(time_ms)).await;
         // Above the limit there may be frames that are not written yet.
@@ -227,7 +240,7 @@ pub(crate) async fn find_time(
         };
         let mut found = None;
         let Some(place) = place else { continue };
-        find(&io, place, place.end, &mut |_, frame| {
+        find(&io, &topic, place, place.end, &mut |_, frame| {
             // The start may lie within a batch, whose messages are all of one time.
             let is_there = frame.offset < limit && frame.offset + frame.count > start;
             let hit = is_there && frame.time_ms().is_some_and(|accepted| accepted >= time_ms);
@@ -239,7 +252,8 @@ pub(crate) async fn find_time(
         .await
         .map_err(|position| corrupt(&topic, offset, place.base, position, "a damaged record"))?;
         if let Some(found) = found {
-            return Ok(found);
+            // What was found may have been removed while it was looked for.
+            return Ok(found.max(topic.borrow().start));
         }
         below = base + 1;
     }
@@ -397,13 +411,24 @@ pub(super) async fn walk_segment(
     visit: &mut dyn FnMut(u64, Frame<'_>) -> bool,
 ) -> Result<(), u64> {
     let place = topic.borrow().segment_of(base).map(|segment| place_in(segment, 0, u64::MAX)).ok_or(0_u64)?;
-    find(io, place, place.end, visit).await
+    find(io, topic, place, place.end, visit).await
 }
 
-/// Walks the frames of a segment from `place` to `end`. An error is the position of damage.
-async fn find(io: &Io, mut place: Place, end: u64, visit: &mut dyn FnMut(u64, Frame<'_>) -> bool) -> Result<(), u64> {
+/// Whether retention has left the segment: its file must not be read when it is closed.
+fn is_there(topic: &Rc<RefCell<Topic>>, place: Place) -> bool {
+    topic.borrow().segment_of(place.base).is_some_and(|segment| segment.file == place.file)
+}
+
+/// Walks the frames of a segment from `place` to `end`, or until retention takes it. An error is the position of damage.
+async fn find(
+    io: &Io,
+    topic: &Rc<RefCell<Topic>>,
+    mut place: Place,
+    end: u64,
+    visit: &mut dyn FnMut(u64, Frame<'_>) -> bool,
+) -> Result<(), u64> {
     let mut length = READ_BYTES_MIN * 16;
-    while place.position < end {
+    while place.position < end && is_there(topic, place) {
         let asked = length.min(end - place.position) as u32;
         let bytes = io.read(place.file, place.position, asked).await.map_err(|_| place.position)?;
         let short = (bytes.len() as u32) < asked;

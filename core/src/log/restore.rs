@@ -12,8 +12,9 @@
 //! 2. Every group file and `topic.toml` is written anew (crash story: *ACKED from the cache*).
 //! 3. Every file and directory is forced (crash story: *the topic that was a tmp*), also after a clean stop: a restored
 //!    backup may never have been.
-//! 4. The line is anchored, the slot that may be torn first (crash story: *both slots torn*). Only then are
-//!    leftovers removed (crash story: *believed, removed, forgotten*).
+//! 4. The line and the start are anchored, the slot that may be torn first (crash story: *both slots torn*); where the slots say
+//!    different starts, in a new file (*the slot that was too old*). Only then are leftovers removed (crash story: *believed, removed,
+//!    forgotten*).
 //!
 //! Each step can be interrupted and done again (P9).
 
@@ -21,8 +22,10 @@ use super::anchor::{self, Place, Stop};
 use super::create::{self, remove_tree, replace};
 use super::group_commit::Commit;
 use super::recovery::{FoundSegment, TopicFindings};
+use super::retention::Retention;
 use super::scan::{Scan, Step};
 use super::sidecar::Indexes;
+use super::watermark::{self, Slot};
 use super::{Segment, Topic, Trouble};
 use crate::config::Config;
 use crate::effect::{Effect, FieldValue, Report};
@@ -53,6 +56,7 @@ pub(crate) async fn restore(
     let name = found.name.clone();
     let mut topic = create::empty(indexes.clone(), config, id, name, dir.clone(), found.toml, watermark);
     topic.start = found.start;
+    topic.retention = Retention::recovered(found.start);
     (topic.durable, topic.written, topic.next) = (found.end, found.end, found.end);
     topic.sequence = found.slots.current().map_or(0, |slot| slot.sequence);
 
@@ -110,17 +114,22 @@ pub(crate) async fn restore(
             index: segment.index,
         });
     }
+    topic.retention.active_since_ns = (found.end > topic.active().base).then_some(io.now().monotonic_ns);
     topic.groups = found.groups.iter().map(|(name, offset)| (name.clone(), Group::recovered(*offset))).collect();
     Ok(Rc::new(RefCell::new(topic)))
 }
 
 /// Step 4, when every directory up to the data directory has been forced.
 pub(crate) async fn settle(io: &Io, topic: &Rc<RefCell<Topic>>, found: &TopicFindings) -> Result<(), Trouble> {
-    let first = if planted!(io, RunningSlotFirst) { Place::Running } else { first_to_write(found) };
     if planted!(io, RemovalBeforeAnchoring) {
         remove_below_start(io, found).await?;
     }
-    anchor::anchor(io, topic, first, Stop::Open).await?;
+    if found.slots.starts_differ() {
+        renew_watermark(io, topic).await?;
+    } else {
+        let first = if planted!(io, RunningSlotFirst) { Place::Running } else { first_to_write(found) };
+        anchor::anchor(io, topic, first, Stop::Open).await?;
+    }
     remove_below_start(io, found).await?;
     let dir = layout::topic(&found.name);
     for path in &found.leftovers {
@@ -181,6 +190,43 @@ fn first_to_write(found: &TopicFindings) -> Place {
         (Some(_), None) => Place::Anchored,
         _ => Place::Running,
     }
+}
+
+/// Anchoring where the slots say different starts: a new file with both slots takes the place of the old one.
+///
+/// Crash story: *the slot that was too old* – a power loss leaves a version of one slot that is older than the one that was forced there,
+/// with the start of a log of which segments have been removed since. Were the other slot written first and torn, the old start would be
+/// left alone. Were the old one written first: after a kill the newer one may be in the page cache alone, and both could be torn. Which
+/// of the two it is can't be told.
+async fn renew_watermark(io: &Io, topic: &Rc<RefCell<Topic>>) -> Result<(), Trouble> {
+    let (dir, slot) = {
+        let mut topic = topic.borrow_mut();
+        topic.sequence += 1;
+        let (log_id, sequence, start, durable) = (topic.toml.log_id, topic.sequence, topic.start, topic.durable);
+        (topic.dir.clone(), Slot { log_id, sequence, start, durable, clean: false })
+    };
+    let path = layout::watermark(&dir);
+    let tmp = layout::tmp(&path);
+    io.remove(&tmp).await.map_err(Trouble::Halt)?;
+    let file = io.create(tmp.clone()).await.map_err(Trouble::full_or_halt)?;
+    let bytes = Bytes::copy_from_slice(&watermark::encode(&slot));
+    for position in [watermark::RUNNING_POSITION, watermark::ANCHORED_POSITION] {
+        if let Err(error) = io.write(file, position, bytes.clone()).await {
+            io.close(file);
+            let trouble = Trouble::full_or_halt(error);
+            if let Trouble::Full(_) = trouble {
+                io.remove(&tmp).await.map_err(Trouble::Halt)?;
+            }
+            return Err(trouble);
+        }
+    }
+    io.force(file).await.map_err(Trouble::Halt)?;
+    io.rename(&tmp, &path).await.map_err(Trouble::Halt)?;
+    io.force_dir(&dir).await.map_err(Trouble::Halt)?;
+    let mut topic = topic.borrow_mut();
+    io.close(core::mem::replace(&mut topic.watermark, file));
+    topic.anchored = topic.durable;
+    Ok(())
 }
 
 /// Step 1. Afterwards the last of `found.segments` is the new file.

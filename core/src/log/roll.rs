@@ -10,6 +10,7 @@
 
 use super::anchor::{self, Place, Stop};
 use super::index::Places;
+use super::retention;
 use super::{Roll, Topic, Trouble};
 use crate::effect::Effect;
 use crate::io::Io;
@@ -27,6 +28,8 @@ pub(crate) async fn roll(io: Io, topic: Rc<RefCell<Topic>>) -> Result<Rc<Places>
     };
     io.call(Effect::Truncate { file, length: end }).await.map_err(Trouble::Halt)?;
     io.force(file).await.map_err(Trouble::Halt)?;
+    retention::prepare_at_roll(&io, &topic).await?;
+    topic.borrow_mut().record_start(&io);
     if !planted!(io, RollWithoutAnchor) {
         anchor::anchor(&io, &topic, Place::Running, Stop::Open).await?;
     }

@@ -193,7 +193,8 @@ impl Indexes {
         Some(kept)
     }
 
-    fn forget(&self, file: FileId) {
+    /// Forgets the index of a segment.
+    pub(crate) fn forget(&self, file: FileId) {
         let mut shared = self.0.borrow_mut();
         if let Some((used, kept)) = shared.kept.remove(&file) {
             shared.by_use.remove(&used);
@@ -265,7 +266,7 @@ pub(crate) async fn begin(
         },
     };
     let entry = pick(&kept.places).unwrap_or(first);
-    if kept.made || entry == first || planted!(io, SidecarBelieved) || stands(io, &closed, entry).await {
+    if kept.made || entry == first || planted!(io, SidecarBelieved) || stands(io, topic, &closed, entry).await {
         return entry;
     }
     indexes.forget(closed.file);
@@ -287,10 +288,14 @@ async fn load(io: &Io, closed: &Closed) -> Option<Places> {
 }
 
 /// Whether the frame that an entry tells of stands where it says.
-async fn stands(io: &Io, closed: &Closed, entry: Entry) -> bool {
+async fn stands(io: &Io, topic: &Rc<RefCell<Topic>>, closed: &Closed, entry: Entry) -> bool {
     const FRAME_BYTES_GUESSED: u64 = 4 << 10;
     let mut wanted = FRAME_BYTES_GUESSED;
     loop {
+        // Retention may have closed the file meanwhile.
+        if !is_there(topic, closed) {
+            return false;
+        }
         let left = closed.end.saturating_sub(entry.position);
         let Ok(bytes) = io.read(closed.file, entry.position, wanted.min(left) as u32).await else { return false };
         match record::decode(&bytes, closed.salt) {
@@ -351,16 +356,19 @@ async fn store(io: &Io, topic: &Rc<RefCell<Topic>>, indexes: &Indexes, closed: &
     indexes.end_writing(closed.file);
 }
 
+fn is_there(topic: &Rc<RefCell<Topic>>, closed: &Closed) -> bool {
+    topic.borrow().segment_of(closed.base).is_some_and(|segment| segment.file == closed.file)
+}
+
 async fn create(io: &Io, topic: &Rc<RefCell<Topic>>, closed: &Closed) -> Option<FileId> {
     // Retention removes the sidecar of a segment that it has taken out of the topic, and none may come after.
-    let is_there = || topic.borrow().segment_of(closed.base).is_some_and(|segment| segment.file == closed.file);
-    if !is_there() {
+    if !is_there(topic, closed) {
         return None;
     }
     match io.create(closed.path.clone()).await {
         Err(error) if error.kind == IoErrorKind::Exists => {
             io.remove(&closed.path).await.ok()?;
-            if is_there() { io.create(closed.path.clone()).await.ok() } else { None }
+            if is_there(topic, closed) { io.create(closed.path.clone()).await.ok() } else { None }
         }
         created => created.ok(),
     }

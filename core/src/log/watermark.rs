@@ -103,6 +103,11 @@ impl Watermark {
         Watermark { running: at(RUNNING_POSITION), anchored: at(ANCHORED_POSITION) }
     }
 
+    /// Whether both slots are whole and say different starts: a start was being recorded, or one of them is older than it should be.
+    pub fn starts_differ(&self) -> bool {
+        matches!((self.running, self.anchored), (Some(running), Some(anchored)) if running.start != anchored.start)
+    }
+
     /// The slot that counts: the valid one with the higher sequence, the running one when they are equal.
     pub fn current(&self) -> Option<Slot> {
         match (self.running, self.anchored) {

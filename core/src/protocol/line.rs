@@ -437,7 +437,7 @@ static PUBB: Verb = Verb {
 type Read = fn(&mut Words<'_>) -> Result<Request, RequestError>;
 
 /// The verbs whose requests are one line of words.
-static VERBS: [(Verb, Read); 15] = [
+static VERBS: [(Verb, Read); 17] = [
     (Verb { name: "FETCH", usage: "FETCH [@topic] <group> <max messages> <wait ms> [META]" }, |words| {
         Ok(Request::Fetch {
             topic: words.topic()?,
@@ -474,12 +474,18 @@ static VERBS: [(Verb, Read); 15] = [
     (Verb { name: "STATUS", usage: "STATUS [@topic]" }, |words| Ok(Request::Status { topic: words.topic()? })),
     (Verb { name: "TOPICS", usage: "TOPICS" }, |_| Ok(Request::Topics)),
     (Verb { name: "GROUPS", usage: "GROUPS [@topic]" }, |words| Ok(Request::Groups { topic: words.topic()? })),
+    (Verb { name: "PURGE", usage: "PURGE [@topic] <before offset>" }, |words| {
+        Ok(Request::Purge { topic: words.topic()?, before: words.number("the offset")? })
+    }),
+    (Verb { name: "DELETE", usage: "DELETE @topic [<group>]" }, |words| {
+        Ok(Request::Delete { topic: words.named_topic()?, group: words.group_if_any()? })
+    }),
     (Verb { name: "CREATE", usage: "CREATE @topic [<setting>=<value>]…" }, |words| {
-        let (topic, change) = (words.new_topic()?, words.change()?);
+        let (topic, change) = (words.named_topic()?, words.change()?);
         Ok(Request::Create { topic, settings: change.apply(Settings::NONE) })
     }),
     (Verb { name: "ALTER", usage: "ALTER @topic <setting>=<value>|default …" }, |words| {
-        let (topic, change) = (words.new_topic()?, words.change()?);
+        let (topic, change) = (words.named_topic()?, words.change()?);
         if change.is_empty() {
             return Err(words.wrong(format_args!("a setting is missing")));
         }
@@ -492,7 +498,7 @@ static VERBS: [(Verb, Read); 15] = [
 ];
 
 /// Verbs of the protocol that this version does not carry out.
-const NOT_IN_THIS_VERSION: [&str; 6] = ["RESERVE", "CONFIRM", "ABORT", "EXTEND", "PURGE", "DELETE"];
+const NOT_IN_THIS_VERSION: [&str; 4] = ["RESERVE", "CONFIRM", "ABORT", "EXTEND"];
 
 fn request(name: &[u8], rest: &[u8]) -> Result<Request, RequestError> {
     let Some((verb, read)) = VERBS.iter().find(|(verb, _)| verb.name.as_bytes() == name) else {
@@ -572,7 +578,7 @@ impl<'a> Words<'a> {
         self.next_if_topic().map_or(Ok(None), topic_ref)
     }
 
-    fn new_topic(&mut self) -> Result<String, RequestError> {
+    fn named_topic(&mut self) -> Result<String, RequestError> {
         let name = self.next_if_topic().ok_or_else(|| self.wrong(format_args!("the topic is missing")))?;
         topic_name(name).map(String::from)
     }
@@ -615,6 +621,10 @@ impl<'a> Words<'a> {
                 ),
             )
         })
+    }
+
+    fn group_if_any(&mut self) -> Result<Option<String>, RequestError> {
+        if self.clone().next().is_none() { Ok(None) } else { self.group().map(Some) }
     }
 
     fn level(&mut self) -> Result<Level, RequestError> {

@@ -267,6 +267,20 @@ pub enum Request {
         /// Of which topic.
         topic: TopicRef,
     },
+    /// `PURGE`.
+    Purge {
+        /// In which topic.
+        topic: TopicRef,
+        /// Everything below this goes.
+        before: u64,
+    },
+    /// `DELETE`.
+    Delete {
+        /// Which topic, or one of its groups.
+        topic: String,
+        /// Which group; `None`: the whole topic.
+        group: Option<String>,
+    },
     /// `PING`.
     Ping,
     /// `HELLO`.
@@ -368,6 +382,18 @@ pub enum Reply {
     Created {
         /// Its name.
         topic: String,
+    },
+    /// `PURGED <start>`.
+    Purged {
+        /// The first offset that is still there.
+        start: u64,
+    },
+    /// `DELETED <topic>`, `DELETED <topic> <group>`.
+    Deleted {
+        /// The topic's name.
+        topic: String,
+        /// The group, where only that was deleted.
+        group: Option<String>,
     },
     /// `ALTERED <topic>`.
     Altered {

@@ -54,6 +54,13 @@ const IMPOSSIBLE: &[Rule] = &[
         "a roll cuts, forces, writes slots, creates and forces the directory",
     ),
     (
+        &["list", "mkdir", "create", "open", "read", "reserve", "cut", "rename", "rmdir"],
+        &[],
+        &["retention"],
+        "retention anchors the new start, closes and removes segments, and forces the directory",
+    ),
+    (&["remove"], &[], &["roll"], "a segment that goes is retention"),
+    (
         &["list", "mkdir", "create", "open", "close", "read", "reserve", "cut", "force-dir", "rename", "remove", "rmdir"],
         &[],
         &["shutdown"],

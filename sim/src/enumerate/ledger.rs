@@ -43,6 +43,10 @@ enum Ask {
     Alter(u64),
     Settings,
     Status,
+    Purge(u64),
+    Delete,
+    DeleteGroup(&'static str),
+    Create,
 }
 
 /// The setting that workloads change. It grows from one ALTER to the next, as what a group has committed does, and is held
@@ -52,14 +56,39 @@ const SETTING: &str = "retain-bytes";
 /// What a log looks like to its clients.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct View {
-    /// Messages in the order of their offsets.
+    /// There is no such topic.
+    pub(super) is_gone: bool,
+    /// What lies below was said to be gone.
+    pub(super) start: u64,
+    /// Messages in the order of their offsets, from the start on.
     pub(super) log: Vec<Payload>,
     /// Where each group goes on.
     pub(super) committed: BTreeMap<&'static str, u64>,
 }
 
 impl View {
+    /// Whether a recovery may come to this where the one that was not interrupted comes to `other`. A start that is being recorded, and that
+    /// nobody was told of, may still be the one before.
+    pub(super) fn is_as_good_as(&self, other: &View) -> bool {
+        let skipped = other.start.saturating_sub(self.start) as usize;
+        self.is_gone == other.is_gone
+            && self.start <= other.start
+            && self.log.get(skipped..) == Some(&other.log)
+            && self.committed == other.committed
+    }
+
+    /// The message at an offset.
+    fn at(&self, offset: u64) -> Option<&Payload> {
+        self.log.get(offset.checked_sub(self.start)? as usize)
+    }
+
+    fn end(&self) -> u64 {
+        self.start + self.log.len() as u64
+    }
+
     pub(super) fn hash_into(&self, hash: &mut StateHash) {
+        hash.number(u64::from(self.is_gone));
+        hash.number(self.start);
         hash.number(self.log.len() as u64);
         self.log.iter().for_each(|payload| hash.bytes(payload.as_bytes()));
         for (group, committed) in &self.committed {
@@ -89,8 +118,16 @@ pub(super) struct Ledger {
     /// The end of what each consumer was sent.
     delivered: BTreeMap<(ClientId, &'static str), u64>,
     a_force_failed: bool,
+    /// The highest start that was answered, and that was asked for.
+    purged: u64,
+    purge_asked: u64,
+    /// What was sent to a topic that was deleted since: never to be seen again (P12).
+    dead: BTreeSet<Payload>,
+    /// A DELETE of the topic, or no answer to its CREATE: it need not be there.
+    may_be_gone: bool,
     waiting: BTreeMap<ClientId, VecDeque<Ask>>,
-    /// What the reply under way has brought: its first offset and its messages.
+    /// What the reply under way has brought: its gap, and its messages.
+    gap: Option<(u64, u64)>,
     reply: Vec<(u64, Payload)>,
     /// What the last READ and FETCHes from the beginning have shown.
     view: View,
@@ -100,6 +137,8 @@ impl Ledger {
     /// A client is about to send these requests, one a line. Groups must be among `groups`.
     pub(super) fn note(&mut self, client: ClientId, requests: &str, groups: &[&'static str]) {
         for request in requests.lines() {
+            let words = request.split(' ').filter(|word| !word.starts_with('@'));
+            let request = &words.collect::<Vec<_>>().join(" ");
             if let Some([id, _, payload]) = workload::with_id(request) {
                 let payload: Payload = payload.into();
                 self.sent.insert(payload.clone());
@@ -135,6 +174,24 @@ impl Ledger {
                 }
                 ["SETTINGS"] => Ask::Settings,
                 ["STATUS", ..] => Ask::Status,
+                ["PURGE", before] => {
+                    let before = before.parse().expect("an offset");
+                    self.purge_asked = self.purge_asked.max(before);
+                    Ask::Purge(before)
+                }
+                ["DELETE"] => {
+                    self.may_be_gone = true;
+                    Ask::Delete
+                }
+                ["DELETE", name] => {
+                    // From now on it may be at its beginning.
+                    self.acked.insert(group(name), 0);
+                    Ask::DeleteGroup(group(name))
+                }
+                ["CREATE"] => {
+                    self.may_be_gone |= self.sent.is_empty() || self.sent.iter().all(|sent| self.dead.contains(sent));
+                    Ask::Create
+                }
                 _ => panic!("no workload asks {request:?}"),
             };
             self.waiting.entry(client).or_default().push_back(ask);
@@ -159,6 +216,7 @@ impl Ledger {
         ledger.waiting.clear();
         ledger.delivered.clear();
         ledger.reply.clear();
+        ledger.gap = None;
         ledger.view = View::default();
         ledger.a_force_failed = false;
         if power_lost {
@@ -211,6 +269,10 @@ impl Ledger {
             hash.number(*offset);
         }
         hash.number(self.acked.len() as u64);
+        hash.number(self.purged);
+        hash.number(self.purge_asked);
+        hash.number(u64::from(self.may_be_gone));
+        hash.number(self.dead.len() as u64);
     }
 
     /// A line of a reply has come.
@@ -224,28 +286,60 @@ impl Ledger {
                 self.delivered(offset, payload)?;
                 return Ok(());
             }
-            (Ask::Read | Ask::ReadOne(_) | Ask::Fetch(_), ["GAP", ..]) => {
-                return Err(Broken::new("P2", format!("a hole in a log that nobody made a hole in: {line}")));
+            (Ask::Read | Ask::Fetch(_), ["GAP", first, next]) => {
+                let gap: (u64, u64) = (first.parse().expect("an offset"), next.parse().expect("an offset"));
+                self.begins_at(gap.1)?;
+                if self.gap.is_some() || !self.reply.is_empty() {
+                    return Err(Broken::new("P2", format!("a hole in the middle of a log: {line}")));
+                }
+                self.gap = Some(gap);
+                return Ok(());
             }
             (Ask::Read, ["END", ..]) => {
-                let reply = std::mem::take(&mut self.reply);
-                if let Some((first, _)) = reply.first().filter(|(first, _)| *first != 0) {
-                    return Err(Broken::new("P2", format!("the log begins at {first}, and nothing was removed")));
+                let (gap, reply) = (self.gap.take(), std::mem::take(&mut self.reply));
+                let start = gap.map_or(0, |(_, next)| next);
+                let first = reply.first().map(|(first, _)| *first);
+                if gap.is_some_and(|(first, _)| first != 0) || first.is_some_and(|first| first != start) {
+                    return Err(Broken::new("P2", format!("a READ from 0 was told of {gap:?} and then of {first:?}")));
                 }
+                (self.view.start, self.view.is_gone) = (start, false);
                 self.view.log = reply.into_iter().map(|(_, payload)| payload).collect();
             }
             (Ask::ReadOne(offset), ["END", ..]) => {
-                let reply = std::mem::take(&mut self.reply);
-                if !matches!(&reply[..], [(found, _)] if found == offset) {
+                let (gap, reply) = (self.gap.take(), std::mem::take(&mut self.reply));
+                if gap.is_none() && !matches!(&reply[..], [(found, _)] if found == offset) {
                     return Err(Broken::new("P2", format!("a READ of offset {offset} found {reply:?}")));
                 }
             }
-            (Ask::Fetch(group), ["END", ..]) => {
-                let reply = std::mem::take(&mut self.reply);
-                if let Some((last, _)) = reply.last() {
-                    self.delivered.insert((client, *group), last + 1);
+            (Ask::Read | Ask::Fetch(_) | Ask::Status, ["ERR", "NO_TOPIC", _]) if self.may_be_gone => {
+                self.forget_topic();
+                self.view = View { is_gone: true, ..View::default() };
+            }
+            (Ask::Create, ["CREATED", ..]) => self.may_be_gone = false,
+            (Ask::Delete, ["DELETED", ..]) => {
+                self.nothing_failed(line)?;
+                self.forget_topic();
+            }
+            (Ask::DeleteGroup(group), ["DELETED", ..]) => {
+                self.nothing_failed(line)?;
+                self.asked.insert(group, 0);
+            }
+            (Ask::Purge(before), ["PURGED", start]) => {
+                self.nothing_failed(line)?;
+                let start: u64 = start.parse().expect("an offset");
+                self.begins_at(start)?;
+                if start < *before {
+                    return Err(Broken::new("P12", format!("PURGE {before} was answered {line}")));
                 }
-                let committed = reply.first().map_or(self.view.log.len() as u64, |(offset, _)| *offset);
+                self.purged = self.purged.max(start);
+            }
+            (Ask::Fetch(group), ["END", ..]) => {
+                let (gap, reply) = (self.gap.take(), std::mem::take(&mut self.reply));
+                if let Some(next) = reply.last().map(|(last, _)| last + 1).or(gap.map(|(_, next)| next)) {
+                    self.delivered.insert((client, *group), next);
+                }
+                let first = gap.map(|(first, _)| first).or(reply.first().map(|(first, _)| *first));
+                let committed = first.unwrap_or(self.view.end());
                 self.view.committed.insert(group, committed);
             }
             (Ask::Publish(payloads), ["OK", offset, level]) => {
@@ -262,7 +356,9 @@ impl Ledger {
             (Ask::Ack(group, offset), ["ACKED", committed]) => {
                 self.nothing_failed(line)?;
                 let delivered = self.delivered.get(&(client, *group)).copied().unwrap_or(0);
-                if *offset >= delivered {
+                // At or below what is committed it changes nothing, delivered here or not.
+                let known = self.acked.get(group).max(self.view.committed.get(group)).copied().unwrap_or(0);
+                if *offset >= delivered.max(known) {
                     let what = format!(
                         "an ACK of {offset} was taken from a consumer that was sent only what is below {delivered}"
                     );
@@ -295,6 +391,7 @@ impl Ledger {
                 }
             }
             (Ask::Status, ["STATUS", ..]) => self.status(line)?,
+            (Ask::DeleteGroup(_), ["ERR", "NO_GROUP", _]) => {}
             (_, ["ERR", "HALTED" | "STOPPING", _]) | (Ask::Ack(..), ["ERR", "NOT_DELIVERED", _]) => {}
             (_, ["ERR", code, _]) => {
                 let promise = if *code == "CORRUPT" { "P7" } else { "P6" };
@@ -308,7 +405,7 @@ impl Ledger {
 
     /// All was read from the beginning, by clients of a process that had recovered: nothing promised may be missing.
     pub(super) fn check_view(&self, groups: &[&'static str]) -> Result<(), Broken> {
-        let log = &self.view.log;
+        let (view, log) = (&self.view, &self.view.log);
         let unanswered = self.waiting.values().flatten().next();
         if let Some(ask) = unanswered {
             return Err(Broken::new("P14", format!("{ask:?} was not answered")));
@@ -318,14 +415,19 @@ impl Ledger {
             ("P4", "was delivered to a reader", &self.seen),
             ("P1", "was answered WRITTEN, and only the process was killed", &self.written),
         ] {
-            for (offset, payload) in promised {
-                let found = log.get(*offset as usize);
+            // What was asked to go may be gone or not; what was answered to be gone is gone.
+            for (offset, payload) in promised.iter().filter(|(offset, _)| **offset >= view.start) {
+                let found = view.at(*offset);
                 if found != Some(payload) {
                     let found = found.map_or("nothing".to_owned(), |found| format!("{found:?}"));
                     let what = format!("offset {offset}, {payload:?}, {why}; now there is {found}");
                     return Err(Broken::new(promise, what));
                 }
             }
+        }
+        if view.start < self.purged {
+            let what = format!("PURGED {} was answered, and the log begins at {}", self.purged, view.start);
+            return Err(Broken::new("P12", what));
         }
         for (id, payload) in &self.ids {
             let places: Vec<usize> = (0..log.len()).filter(|at| log[*at] == *payload).collect();
@@ -391,6 +493,12 @@ impl Ledger {
         let Some(payload) = self.sent.get(payload).cloned() else {
             return Err(Broken::new("P7", format!("offset {offset} was delivered as {payload:?}, which nobody sent")));
         };
+        if self.dead.contains(&payload) {
+            return Err(Broken::new("P12", format!("{payload:?} is back from a topic that was deleted")));
+        }
+        if self.gap.is_some_and(|(_, next)| self.reply.is_empty() && next != offset) {
+            return Err(Broken::new("P2", format!("{:?} are gone, and then offset {offset} was delivered", self.gap)));
+        }
         if let Some((last, _)) = self.reply.last()
             && last + 1 != offset
         {
@@ -414,10 +522,29 @@ impl Ledger {
             field.and_then(|value| value.parse::<u64>().ok()).expect("a number in the status")
         };
         let (start, durable, written, next) = (number("start"), number("durable"), number("written"), number("next"));
-        let read = self.view.log.len() as u64;
-        if start != 0 || durable != next || written != next || read != next {
-            return Err(Broken::new("P2", format!("readers see {read} messages, and the marks are {line}")));
+        let read = self.view.end();
+        if start != self.view.start || durable != next || written != next || read != next {
+            return Err(Broken::new("P2", format!("readers see messages up to {read}, and the marks are {line}")));
         }
         Ok(())
+    }
+
+    fn begins_at(&self, start: u64) -> Result<(), Broken> {
+        if start > self.purge_asked {
+            let what = format!("the log begins at {start}, and nothing above {} was to go", self.purge_asked);
+            return Err(Broken::new("P12", what));
+        }
+        Ok(())
+    }
+
+    /// The topic is gone: nothing of it may ever be seen again, and nothing is promised of it.
+    fn forget_topic(&mut self) {
+        let dead =
+            std::mem::take(&mut self.durable).into_values().chain(std::mem::take(&mut self.written).into_values());
+        self.dead.extend(dead.chain(self.sent.iter().cloned()));
+        self.seen.clear();
+        self.acked.clear();
+        self.asked.clear();
+        (self.purged, self.purge_asked) = (0, 0);
     }
 }

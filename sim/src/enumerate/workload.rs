@@ -42,6 +42,8 @@ pub struct Workload {
     pub(super) before: Option<&'static [Step]>,
     pub(super) steps: &'static [Step],
     pub(super) groups: &'static [&'static str],
+    /// The topic that is read back and written to after a crash.
+    pub(super) topic: &'static str,
     /// Each force in turn fails, in each way of the profile.
     pub(super) forces_fail: bool,
     /// After each crash with nothing under way each byte on the disk rots in turn.
@@ -58,6 +60,7 @@ const PLAIN: Workload = Workload {
     before: Some(&[Send(0, "PUB DURABLE m0\n"), Quiet]),
     steps: &[],
     groups: &[],
+    topic: "default",
     forces_fail: false,
     rots: false,
 };
@@ -109,7 +112,7 @@ const CHANGES: &[Step] = &[
 ];
 
 /// All of them, in the order in which they are run.
-pub static WORKLOADS: [Workload; 19] = [
+pub static WORKLOADS: [Workload; 21] = [
     Workload {
         name: "levels",
         about: "publish at mixed levels with group commit, readers at the line",
@@ -316,6 +319,50 @@ pub static WORKLOADS: [Workload; 19] = [
         profile: &POSIX_TORN,
         config: padded,
         steps: &[Send(0, "PUB DURABLE m1\n"), Send(1, "PUB WRITTEN w1\n"), Quiet, Send(0, "PUB DURABLE m2\n"), Quiet],
+        ..PLAIN
+    },
+    Workload {
+        name: "purge",
+        about: "a part of the log is purged, then all of it; a consumer behind the start; the line is anchored after that",
+        before: Some(&[Send(0, "PUB DURABLE m0*300\nPUB DURABLE m1*300\n"), Quiet]),
+        steps: &[
+            Send(0, "PURGE 1\n"),
+            Effects(3),
+            Send(1, "PUB DURABLE d1\n"),
+            Quiet,
+            Send(2, "FETCH g 1 0\nACK g 0\n"),
+            Quiet,
+            Send(0, "PURGE 3\n"),
+            Quiet,
+            Ms(20),
+            Quiet,
+        ],
+        groups: &["g"],
+        ..PLAIN
+    },
+    Workload {
+        name: "delete",
+        sector_bytes: 4096,
+        about: "a group and a topic are deleted, and a topic of the same name is made again",
+        before: Some(&[
+            Send(0, "CREATE @t\nPUB @t DURABLE m0\n"),
+            Quiet,
+            Send(1, "FETCH @t g 1 0\nACK @t g 0\n"),
+            Quiet,
+        ]),
+        steps: &[
+            Send(1, "DELETE @t g\n"),
+            Quiet,
+            Send(0, "PUB @t WRITTEN w1\n"),
+            Send(2, "DELETE @t\n"),
+            Quiet,
+            Send(2, "CREATE @t\n"),
+            Quiet,
+            Send(0, "PUB @t DURABLE d1\n"),
+            Quiet,
+        ],
+        groups: &["g"],
+        topic: "t",
         ..PLAIN
     },
     Workload {

@@ -122,6 +122,8 @@ impl World {
                     self.at(self.now_ns, Todo::AuditTurn);
                     return Ok(());
                 };
+                // Where a log begins that moves is the answer's to say.
+                let to = to.filter(|_| !self.plan.moves_start());
                 let ask = Ask::Seek { group: SEEKER.into(), to };
                 self.ask_audit(connection, &topic, ask, format!("SEEK @{topic} {SEEKER} time={time}\n"));
             }
@@ -222,17 +224,17 @@ impl World {
         let mut wait_ns = 0;
         let task = self.audit.tasks.pop_front();
         match (task, seen) {
-            (Some(Task::ReadOn { topic, offset }), Seen::Messages(messages)) => {
-                if let Some(last) = messages.last() {
-                    self.audit.tasks.push_front(Task::ReadOn { topic, offset: last.offset + 1 });
+            (Some(Task::ReadOn { topic, offset }), Seen::Messages(delivery)) => {
+                if let Some(next) = delivery.next() {
+                    self.audit.tasks.push_front(Task::ReadOn { topic, offset: next });
                 } else if offset < self.checker.model.log(&topic).firm_end {
                     let promise = if self.checker.damaged { "P7" } else { "P1" };
                     broken(promise, format!("{topic} ends at {offset}, and nobody says why"))?;
                 }
             }
-            (Some(Task::FetchOn { topic, group }), Seen::Messages(messages)) => {
-                if let (Some(last), Some(connection)) = (messages.last(), self.audit.connection) {
-                    let offset = last.offset;
+            (Some(Task::FetchOn { topic, group }), Seen::Messages(delivery)) => {
+                if let (Some(next), Some(connection)) = (delivery.next(), self.audit.connection) {
+                    let offset = next - 1;
                     self.audit.tasks.push_front(Task::FetchOn { topic: topic.clone(), group: group.clone() });
                     // Its answer comes before the next FETCH is sent.
                     self.audit.tasks.push_front(Task::Look { topic: topic.clone() });
@@ -241,30 +243,49 @@ impl World {
                     return Ok(());
                 }
             }
-            // The topic was never made.
-            (Some(Task::Repeat { .. }), Seen::Error(code)) if code == "NO_TOPIC" => {}
+            // The topic was never made, or what is not known has no room.
+            (Some(Task::Repeat { .. }), Seen::Error(code)) if code == "NO_TOPIC" || code == "OVER_CAPACITY" => {}
             (Some(task @ Task::Repeat { .. }), Seen::Error(code)) if code == "DISK_FULL" || code == "QUEUE_FULL" => {
                 wait_ns = SECONDS;
                 self.audit.tasks.push_front(task);
             }
             (Some(Task::SeekTime { topic, which }), Seen::Sought(offset)) => {
-                let end = self.checker.model.log(&topic).firm_end;
+                let log = self.checker.model.log(&topic);
+                let (end, start, start_max) = (log.firm_end, log.start, log.start_max);
                 if let Some((time, right)) = self.sought(&topic, which)
-                    && right.map_or(*offset < end, |right| right != *offset)
+                    && right.map_or(*offset < end, |right| right.max(start) != *offset)
+                    // What was right may be gone, and then a later one is.
+                    && !right.is_some_and(|right| right < start_max && right <= *offset)
                     && !self.checker.damaged
                 {
                     let right = right.unwrap_or(end);
                     broken("P6", format!("SEEK time={time} of {topic} led to {offset}, past or before {right}"))?;
                 }
             }
+            // A purge makes room, as soon as what was to be forced later is.
             (Some(Task::Publish { topic, tries }), Seen::Error(code))
-                if code == "DISK_FULL" || code == "QUEUE_FULL" =>
+                if code == "OVER_CAPACITY" && tries % 2 == 0 && tries < 20 =>
+            {
+                self.audit.tasks.push_front(Task::Publish { topic: topic.clone(), tries: tries + 1 });
+                // Its answer comes before the next PUB is sent.
+                self.audit.tasks.push_front(Task::Look { topic: topic.clone() });
+                let before = self.checker.model.log(&topic).firm_end;
+                if let Some(connection) = self.audit.connection {
+                    self.ask_audit(connection, &topic, Ask::Purge { before }, format!("PURGE @{topic} {before}\n"));
+                    return Ok(());
+                }
+            }
+            (Some(Task::Publish { topic, tries }), Seen::Error(code))
+                if matches!(code.as_str(), "DISK_FULL" | "QUEUE_FULL" | "OVER_CAPACITY") =>
             {
                 if tries > 20 {
                     return Err(super::Verdict::Stuck(format!("there is room, but {topic} answers {code}")));
                 }
                 wait_ns = SECONDS;
-                self.audit.tasks.push_front(Task::Publish { topic, tries: tries + 1 });
+                self.audit.tasks.push_front(Task::Publish { topic: topic.clone(), tries: tries + 1 });
+                // What has been forced meanwhile can be purged.
+                let offset = self.checker.model.log(&topic).firm_end;
+                self.audit.tasks.push_front(Task::ReadOn { topic, offset });
             }
             // The SEEK of a connection that is gone is still being stored. One that stays busy outlasts the audit.
             (Some(task @ Task::FetchOn { .. }), Seen::Error(code)) if code == "GROUP_BUSY" => {

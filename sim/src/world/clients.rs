@@ -81,7 +81,7 @@ impl Client {
 }
 
 /// What a client may do: the words, and how likely for a producer, a consumer, a reader, a rude client.
-const ACTIONS: [(&str, [u32; 4]); 32] = [
+const ACTIONS: [(&str, [u32; 4]); 33] = [
     ("rests", [2, 2, 2, 2]),
     ("publishes DURABLE", [30, 3, 3, 4]),
     ("publishes WRITTEN", [10, 1, 1, 2]),
@@ -114,6 +114,8 @@ const ACTIONS: [(&str, [u32; 4]); 32] = [
     ("publishes too much", [1, 0, 0, 3]),
     ("publishes a frame", [2, 0, 0, 6]),
     ("acknowledges what it was not sent", [0, 2, 1, 3]),
+    // In worlds that have it.
+    ("purges", [6, 3, 6, 2]),
 ];
 
 /// In some worlds only.
@@ -178,6 +180,7 @@ impl World {
         let exists = |action: &str| match action {
             BATCH => self.plan.batches,
             WITH_ID | REPEAT => !self.plan.producers.is_empty(),
+            "purges" => self.plan.purges,
             _ => true,
         };
         let weight = |(action, weights): &(&str, [u32; 4])| if exists(action) { weights[role] } else { 0 };
@@ -243,6 +246,17 @@ impl World {
                 self.ask(number, connection, &topic, Ask::Topics, b"TOPICS\n".to_vec());
                 self.ask(number, connection, &topic, Ask::Groups, format!("GROUPS @{topic}\n").into_bytes());
                 self.ask(number, connection, &topic, Ask::Settings, format!("SETTINGS @{topic}\n").into_bytes());
+            }
+            "purges" => {
+                let topic = self.topic(&what);
+                let before = self.offset(&what, &topic);
+                self.ask(
+                    number,
+                    connection,
+                    &topic,
+                    Ask::Purge { before },
+                    format!("PURGE @{topic} {before}\n").into_bytes(),
+                );
             }
             "creates a topic" => {
                 let topic = self.topic(&what);
@@ -514,6 +528,8 @@ impl World {
         let targets = ["start", "end", "an offset", "a time"];
         let picked = self.one_of(what, "to", targets.len(), &|picked| targets[picked].to_owned());
         let (to, word) = match picked {
+            // Where a log begins that is being purged is the answer's to say.
+            0 if self.plan.moves_start() => (None, "start".to_owned()),
             0 => (Some(0), "start".to_owned()),
             1 => (None, "end".to_owned()),
             2 => {
@@ -606,9 +622,9 @@ impl World {
     pub(super) fn client_received(&mut self, number: usize, _: ConnectionId, seen: &Seen) {
         let client = &mut self.clients[number];
         match (client.in_flight.pop_front(), seen) {
-            (Some(Flight::Fetch(topic, group)), Seen::Messages(messages)) => {
-                if let Some(last) = messages.last() {
-                    client.delivered.insert((topic, group), last.offset);
+            (Some(Flight::Fetch(topic, group)), Seen::Messages(delivery)) => {
+                if let Some(next) = delivery.next() {
+                    client.delivered.insert((topic, group), next - 1);
                 }
             }
             // It tries again, but not for ever.

@@ -19,7 +19,7 @@ mod uninterrupted;
 
 use crate::checker::Checker;
 use crate::disk::{Fault, Options, SimDisk};
-use crate::model::Broken;
+use crate::model::{Broken, broken};
 use crate::mutant::Mutation;
 use crate::tape::{Concern, Decider, Rate, Tape};
 use crate::trace::{Lane, Trace};
@@ -31,6 +31,8 @@ use network::Conn;
 use plimsoll_core::broker::Broker;
 use plimsoll_core::effect::{ConnectionId, Effect, EffectId, FileId, IoError, IoErrorKind, Outcome as Completion};
 use plimsoll_core::event::Now;
+use plimsoll_core::layout;
+use plimsoll_core::log::watermark::{self, Watermark};
 pub(crate) use process::note_panic;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,7 +86,8 @@ impl From<Broken> for Verdict {
 }
 
 /// What an effect can be for; a first start lasts until some process was ready: the last part of the keys of [`Stats::coverage`].
-pub const PHASES: [&str; 6] = ["first start", "recovery", "recovery of recovery", "serving", "roll", "shutdown"];
+pub const PHASES: [&str; 7] =
+    ["first start", "recovery", "recovery of recovery", "serving", "roll", "shutdown", "retention"];
 
 /// The kinds of effects on the disk: the first part of the keys of [`Stats::coverage`].
 pub const KINDS: [&str; 14] = [
@@ -209,6 +212,8 @@ pub struct World {
     part_began_ns: u64,
     now_ns: u64,
     wall_offset_ms: i64,
+    /// The latest that the wall clock has ever shown to the broker.
+    wall_max_ms: i64,
     /// By moment and order of entry, with the life of the process that it belongs to (0: any).
     agenda: BTreeMap<(u64, u64), (u32, Todo)>,
     entries: u64,
@@ -234,6 +239,8 @@ pub struct World {
     chain: Option<uninterrupted::Chain>,
     /// The topics whose segment is being changed for a new one: their directories.
     rolling: BTreeSet<String>,
+    /// The topics whose start is being moved: their directories.
+    retaining: BTreeSet<String>,
     /// Some process was ready.
     was_ready: bool,
     /// What the effect that was executed last is for.
@@ -292,6 +299,7 @@ impl World {
             part_began_ns: 0,
             now_ns: SECONDS,
             wall_offset_ms: 1_700_000_000_000,
+            wall_max_ms: 0,
             agenda: BTreeMap::new(),
             entries: 0,
             life: 0,
@@ -312,6 +320,7 @@ impl World {
             interrupted: false,
             chain: None,
             rolling: BTreeSet::new(),
+            retaining: BTreeSet::new(),
             was_ready: false,
             phase: PHASES[0],
         }
@@ -566,6 +575,11 @@ impl World {
         }
         self.phase = self.phase_of(&effect);
         let result = self.disk.execute(id, fault);
+        if let Effect::Remove { path } = &effect
+            && result.is_ok()
+        {
+            self.segment_removed(path)?;
+        }
         if matches!(effect, Effect::Force { .. } | Effect::ForceDir { .. }) {
             self.stats.forces += 1;
         }
@@ -606,6 +620,38 @@ impl World {
         );
         self.in_this_life(self.now_ns + waits[late], Todo::Complete { id, effect, result });
         self.maybe_crash(format_args!("after {label}"), kind)
+    }
+
+    /// P12: a segment goes only when that was asked for, when a start behind it is recorded, and before any later one.
+    fn segment_removed(&self, path: &str) -> Step {
+        let Some((dir, name)) = path.split_once("/log/") else { return Ok(()) };
+        let Some(base) = layout::parse_segment(name) else { return Ok(()) };
+        // What has lost its name is no log any more.
+        let Some(topic) = dir.strip_prefix("topics/").filter(|topic| layout::is_topic_name(topic)) else {
+            return Ok(());
+        };
+        if self.checker.damaged {
+            return Ok(());
+        }
+        let names = self.disk.cached_names(&layout::log(dir)).unwrap_or_default();
+        let left: Vec<u64> = names.iter().filter_map(|name| layout::parse_segment(name)).collect();
+        if left.iter().any(|other| *other < base) {
+            return Ok(broken(
+                "P12",
+                format!("segment {base} of {topic} was removed before the oldest: {left:?} are left"),
+            )?);
+        }
+        let Some(next) = left.into_iter().min() else {
+            return Ok(broken("P12", format!("the last segment of {topic} was removed"))?);
+        };
+        let slots = self.disk.forced_file(&layout::watermark(dir), 0, watermark::FILE_BYTES as u64);
+        let start = Watermark::read(&slots.unwrap_or_default()).current().map_or(0, |slot| slot.start);
+        if start < next {
+            let words =
+                format!("segment {base} of {topic} was removed, and the start on the platter is {start}, below {next}");
+            return Ok(broken("P12", words)?);
+        }
+        Ok(self.checker.model.may_be_gone(topic, next)?)
     }
 
     fn fault(&mut self, effect: &Effect, label: &str) -> Option<Fault> {
@@ -746,15 +792,29 @@ impl World {
             Effect::Write { file, .. } | Effect::Force { file } | Effect::Truncate { file, .. } => {
                 self.files.get(file).map_or("", String::as_str)
             }
-            Effect::Create { path, .. } => path,
+            Effect::CloseFile { file } => self.files.get(file).map_or("", String::as_str),
+            Effect::Create { path, .. } | Effect::Remove { path } => path,
             Effect::ForceDir { dir } => dir,
             _ => "",
         };
-        let of_log = path.ends_with(".log") || path.ends_with("/watermark") || path.ends_with("/log");
+        let of_log = path.ends_with(".log")
+            || path.ends_with(".index")
+            || path.ends_with("/watermark")
+            || path.ends_with("/log");
         if of_log && !path.contains(".tmp") {
             if self.rolling.iter().any(|topic| path.strip_prefix(&topic[..]).is_some_and(|rest| rest.starts_with('/')))
             {
                 return PHASES[4];
+            }
+            let is_close = matches!(effect, Effect::CloseFile { .. });
+            if matches!(effect, Effect::Remove { .. })
+                || (self
+                    .retaining
+                    .iter()
+                    .any(|topic| path.strip_prefix(&topic[..]).is_some_and(|rest| rest.starts_with('/')))
+                    && (is_close || path.ends_with("/watermark") || matches!(effect, Effect::ForceDir { .. })))
+            {
+                return PHASES[6];
             }
             // What else is under way was begun by a request that came before.
             if self.checker.is_stopping() && matches!(effect, Effect::Write { .. } | Effect::Force { .. }) {

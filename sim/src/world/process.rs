@@ -7,11 +7,15 @@ use crate::model::End;
 use crate::mutant::Fate;
 use crate::tape::{Concern, Loss, Rate};
 use crate::trace::Lane;
+use crate::view::{Depth, LogView};
 use plimsoll_core::broker::Broker;
 use plimsoll_core::config::Config;
 use plimsoll_core::effect::{Effect, EffectId, IoError, Outcome, ReplyPart};
 use plimsoll_core::event::Event;
+use plimsoll_core::layout;
 use plimsoll_core::layout::INDEX_SUFFIX;
+use plimsoll_core::log::watermark::{self, Watermark};
+use plimsoll_core::settings::{Policy, Setting, Settings};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,6 +39,7 @@ impl World {
     /// Tells the broker something, and carries out what it says.
     pub(super) fn tell(&mut self, event: Event) -> Step {
         let now = self.now();
+        self.wall_max_ms = self.wall_max_ms.max(now.wall_ms);
         let Some(broker) = &mut self.broker else { return Ok(()) };
         let mut said: Vec<(EffectId, Effect)> = Vec::new();
         IN_CORE.set(true);
@@ -77,6 +82,7 @@ impl World {
                 let topic = self.files.get(file).and_then(|path| Some(path.split_once("/log/")?.0.to_owned()));
                 self.rolling.extend(topic);
             }
+            self.may_begin_retention(&effect);
             if is_roll && self.checker.is_ready() {
                 self.stats.rolls += 1;
             }
@@ -133,6 +139,56 @@ impl World {
         }
     }
 
+    /// A slot with another start than the one before it: the front of the log is about to go.
+    fn may_begin_retention(&mut self, effect: &Effect) {
+        let Effect::Write { file, bytes, .. } = effect else { return };
+        let Some(dir) = self.files.get(file).and_then(|path| path.strip_suffix("/watermark")) else { return };
+        let slots = self.disk.cached_file(&layout::watermark(dir), 0, watermark::FILE_BYTES as u64);
+        let start = Watermark::read(&slots.unwrap_or_default()).current().map(|slot| slot.start);
+        let new = watermark::decode(bytes).map(|slot| slot.start);
+        if self.checker.is_ready()
+            && let Some(new) = new.filter(|new| Some(*new) > start)
+        {
+            self.retaining.insert(dir.to_owned());
+            let topic = dir.trim_start_matches("topics/").to_owned();
+            if self.checker.model.may_be_gone(&topic, new).is_err() && self.policies_give_up(dir, new) {
+                self.checker.model.log(&topic).start_max = new;
+            }
+        }
+    }
+
+    /// P12, from what is in the files: whether each segment below `start` is one that a policy gives up. The moment before the start is recorded.
+    fn policies_give_up(&self, dir: &str, start: u64) -> bool {
+        let policy = Policy::new(&Settings::NONE, &self.plan.config.topic_defaults);
+        let names = self.disk.cached_names(&layout::log(dir)).unwrap_or_default();
+        let mut bases: Vec<u64> = names.iter().filter_map(|name| layout::parse_segment(name)).collect();
+        bases.sort_unstable();
+        let bytes = |base: u64| self.disk.cached_file(&layout::segment(dir, base), 0, u64::MAX).unwrap_or_default();
+        let groups = self.disk.cached_names(&layout::groups(dir)).unwrap_or_default();
+        let committed = groups.iter().filter(|name| layout::parse_group_offset(name).is_some()).map(|name| {
+            let text = self.disk.cached_file(&format!("{}/{name}", layout::groups(dir)), 0, 100).unwrap_or_default();
+            plimsoll_core::group::offset_file::parse_offset(&text).unwrap_or(0)
+        });
+        let consumed = committed.min().filter(|_| policy.get(Setting::RetainConsumed) == 1);
+        let drops = policy.get(Setting::OnFull) == 1;
+        let capacity = policy.bound(Setting::CapacityBytes).filter(|_| drops);
+        // What has an offset and is not written yet counts as well.
+        let message_max = u64::from(self.plan.config.payload_bytes_max.max(self.plan.config.publish_batch_bytes_max))
+            + 100
+            + self.plan.config.queue_bytes.min(1 << 20);
+        let oldest_ms = policy.bound(Setting::RetainMs).map(|ms| self.wall_max_ms - ms as i64);
+        bases.iter().enumerate().filter(|(_, base)| **base < start).all(|(at, base)| {
+            let next = bases.get(at + 1).copied().unwrap_or(start);
+            let left: u64 = bases[at + 1..].iter().map(|base| bytes(*base).len() as u64).sum();
+            let newest = LogView::new(Depth::Cache, dir.trim_start_matches("topics/")).newest_ms(&self.disk, *base);
+            next <= start
+                && (policy.bound(Setting::RetainBytes).is_some_and(|kept| left >= kept)
+                    || capacity.is_some_and(|capacity| left + bytes(*base).len() as u64 + message_max > capacity)
+                    || oldest_ms.is_some_and(|oldest| newest.is_none_or(|newest| newest < oldest))
+                    || consumed.is_some_and(|consumed| next <= consumed))
+        })
+    }
+
     pub(super) fn complete(&mut self, id: EffectId, effect: &Effect, result: Result<Outcome, IoError>) -> Step {
         if self.mutation.was_answered(id) {
             return Ok(());
@@ -141,6 +197,7 @@ impl World {
             && let Some(topic) = dir.strip_suffix("/log")
         {
             self.rolling.remove(topic);
+            self.retaining.remove(topic);
         }
         let mut halts = false;
         // What becomes of a sidecar has no consequence.
@@ -252,6 +309,7 @@ impl World {
         self.interrupted = !self.checker.is_ready();
         self.chain_is_interrupted(end == End::PowerLost);
         self.rolling.clear();
+        self.retaining.clear();
         self.was_ready |= self.checker.is_ready();
         self.broker = None;
         self.halting = false;

@@ -32,6 +32,8 @@ pub(super) struct Chain {
 /// What a recovery has come to.
 #[derive(PartialEq, Eq, Debug)]
 struct Topic {
+    /// Where the log begins, as far as whole segments go.
+    start: u64,
     /// Offsets and values.
     messages: Vec<(u64, Vec<u8>)>,
     /// Committed offsets, as their files say.
@@ -81,8 +83,12 @@ impl World {
         let outcome = outcome(&self.disk);
         if power_lost {
             for (name, topic) in &outcome {
-                let whole = expected.get(name).map_or(&[][..], |topic| &topic.messages);
-                if !whole.starts_with(&topic.messages) {
+                // A topic of which the first recovery found no more than a leftover may have its name back, and a start that it
+                // believed may be the one before it.
+                let Some(expected) = expected.get(name) else { continue };
+                let (whole, from) = (&expected.messages, expected.start.max(topic.start));
+                let behind = |messages: &[(u64, Vec<u8>)]| messages.partition_point(|(offset, _)| *offset < from);
+                if !whole[behind(whole)..].starts_with(&topic.messages[behind(&topic.messages)..]) {
                     return Ok(differs(name, "messages", topic.messages.len(), whole.len())?);
                 }
             }
@@ -160,7 +166,9 @@ fn outcome(disk: &SimDisk) -> BTreeMap<String, Topic> {
             let bytes = disk.cached_file(&format!("{groups}/{file}"), 0, 100)?;
             Some((file, bytes))
         });
-        let topic = Topic { messages: LogView::new(Depth::Cache, &name).messages(disk), groups: stored.collect() };
+        let mut view = LogView::new(Depth::Cache, &name);
+        let start = view.first(disk).unwrap_or(0);
+        let topic = Topic { start, messages: view.messages(disk), groups: stored.collect() };
         (name, topic)
     });
     topics.collect()

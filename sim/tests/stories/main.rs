@@ -81,6 +81,7 @@ stories! {
     the_tail_that_is_no_longer_last(small_segments()) { RollWithoutAnchor => "P8" }
     both_slots_torn(plain()) { RunningSlotFirst => "P8" }
     the_start_that_went_back(small_segments()) { AnchorAlone => "P8" }
+    the_slot_that_was_too_old(small_segments()) { }
     believed_removed_forgotten(small_segments()) { RemovalBeforeAnchoring => "P8" }
     acked_from_the_cache(plain()) { NoGroupRewrite => "P5" }
     the_topic_that_was_a_tmp(plain()) { NoTopicsForce => "P1" }
@@ -223,6 +224,29 @@ fn the_start_that_went_back(config: Config) -> Told {
     ]);
     // Whichever of the two was being written is torn; the other one is whole and has the new start.
     scene.start()
+}
+
+/// A and R say the new start, and the segment below is gone. A power loss leaves an older version of R, with the old start; recovery is
+/// interrupted at each write that it makes to a watermark file, and what is written is torn.
+fn the_slot_that_was_too_old(config: Config) -> Told {
+    for nth in 0..3 {
+        let mut scene = three_segments(config.clone());
+        scene.start()?;
+        assert_eq!(scene.ask("PURGE 3"), "PURGED 3\n");
+        assert_eq!(scene.bases(), [3, 6], "the segment below the start is gone");
+        scene.kill();
+        scene.write_slot(RUNNING_POSITION, |slot| (slot.start, slot.sequence) = (0, 2), true);
+        scene.begin_start();
+        for _ in 0..nth {
+            scene.run_to(|effect, path| is_write(effect) && path.starts_with(WATERMARK));
+            scene.step();
+        }
+        scene.lose_power_in_every_way()?;
+        if !scene.ask("STATUS").contains(" start=3 ") {
+            return broken("P12", "what was purged is back");
+        }
+    }
+    Ok(())
 }
 
 /// Story 6. A has a new start and was not forced when the process was killed. Recovery believes it and removes the segment;

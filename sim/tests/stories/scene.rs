@@ -358,7 +358,7 @@ impl Scene {
             return Err(Broken { promise: "P1", what: format!("READ was answered {reply}") });
         }
         let mut log = BTreeMap::new();
-        for message in messages {
+        for message in messages.iter().filter(|line| !line.starts_with("GAP ")) {
             let (offset, payload) = message.strip_prefix("MSG ").and_then(|rest| rest.split_once(' ')).expect("a MSG");
             log.insert(offset.parse().expect("an offset"), payload.to_owned());
         }

@@ -65,6 +65,13 @@ pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply) {
             return encode_end(out, groups.len() as u64);
         }
         Reply::Created { topic } => text(out, "CREATED ", topic),
+        Reply::Purged { start } => number(out, "PURGED ", *start),
+        Reply::Deleted { topic, group } => {
+            text(out, "DELETED ", topic);
+            if let Some(group) = group {
+                text(out, " ", group);
+            }
+        }
         Reply::Altered { topic } => text(out, "ALTERED ", topic),
         Reply::Settings(settings) => {
             for (row, value, origin) in settings {

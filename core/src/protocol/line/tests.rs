@@ -173,6 +173,10 @@ fn every_verb_is_understood() {
         ("TOPICS\n", Request::Topics),
         ("GROUPS\n", Request::Groups { topic: None }),
         ("GROUPS @t\n", Request::Groups { topic: topic("t") }),
+        ("PURGE 7\n", Request::Purge { topic: None, before: 7 }),
+        ("PURGE @orders 0\n", Request::Purge { topic: topic("orders"), before: 0 }),
+        ("DELETE @orders\n", Request::Delete { topic: "orders".to_string(), group: None }),
+        ("DELETE @orders  g \n", Request::Delete { topic: "orders".to_string(), group: Some(group()) }),
         ("CREATE @orders.v2\n", created("orders.v2", &[])),
         ("CREATE @default\n", created("default", &[])),
         (
@@ -347,8 +351,6 @@ fn every_mistake_gets_a_code_and_a_sentence_that_helps() {
         ("CONFIRM g 1\n", BadRequest, "CONFIRM is not"),
         ("ABORT g 1\n", BadRequest, "ABORT is not"),
         ("EXTEND g 1 1\n", BadRequest, "EXTEND is not"),
-        ("PURGE @t 1\n", BadRequest, "PURGE is not"),
-        ("DELETE @t\n", BadRequest, "DELETE is not"),
         // PUBB
         (
             "PUBB SAFE 1 5\nPING\n\n",
@@ -387,6 +389,12 @@ fn every_mistake_gets_a_code_and_a_sentence_that_helps() {
         ("PUBB DURABLE 2 5\n\0\0\0\x01x\n", BadRequest, "message 2 of 2 does not end within the batch"),
         ("PUBB DURABLE 1 10\n\0\0\0\x01x\0\0\0\x01y\n", BadRequest, "5 bytes are left behind message 1, the last"),
         ("PUBB DURABLE 1 5\n\x7f\x7f\x7f\x7fx\n", BadRequest, "message 1 of 1 does not end within the batch"),
+        ("PURGE @t\n", BadRequest, "the offset is missing; expected PURGE [@topic] <before offset>"),
+        ("PURGE @t -1\n", BadRequest, "the offset must be a whole number"),
+        ("PURGE @t 1 2\n", BadRequest, "'2' is one word too many"),
+        ("DELETE g\n", BadRequest, "the topic is missing; expected DELETE @topic [<group>]"),
+        ("DELETE @t g h\n", BadRequest, "'h' is one word too many"),
+        ("DELETE @t .g\n", BadName, "'.g' can't be a group"),
     ];
     for (line, code, sentence) in cases {
         let error = refusal_of(line.as_bytes());
@@ -637,6 +645,9 @@ fn replies_are_written_as_the_protocol_says() {
             "GROUP name=a committed=5 lag=2 held=yes\nGROUP name=b committed=5 lag=2 held=no\nEND 2\n",
         ),
         (Reply::Created { topic: "orders".to_string() }, "CREATED orders\n"),
+        (Reply::Purged { start: 7 }, "PURGED 7\n"),
+        (Reply::Deleted { topic: "orders".to_string(), group: None }, "DELETED orders\n"),
+        (Reply::Deleted { topic: "orders".to_string(), group: Some("g".to_string()) }, "DELETED orders g\n"),
         (Reply::Altered { topic: "orders".to_string() }, "ALTERED orders\n"),
         (
             Reply::Settings(vec![(&SETTINGS[2], 60_000, Origin::Topic), (&SETTINGS[4], 0, Origin::Default)]),

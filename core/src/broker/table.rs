@@ -1,0 +1,58 @@
+//! The topics of a broker, by their ids. An id is never used again, so what was begun for a topic that was deleted never meets another one.
+
+use crate::io::TopicId;
+use crate::log::Topic;
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+use core::ops::Index;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Topics {
+    by_id: BTreeMap<usize, Rc<RefCell<Topic>>>,
+    next: usize,
+}
+
+impl Topics {
+    /// Takes a topic in and gives it its id.
+    pub(super) fn add(&mut self, topic: Rc<RefCell<Topic>>) -> TopicId {
+        let id = TopicId(self.next);
+        self.next += 1;
+        topic.borrow_mut().id = id;
+        self.by_id.insert(id.0, topic);
+        id
+    }
+
+    /// Takes a topic out.
+    pub(super) fn take(&mut self, id: TopicId) -> Option<Rc<RefCell<Topic>>> {
+        self.by_id.remove(&id.0)
+    }
+
+    pub(super) fn has(&self, id: TopicId) -> bool {
+        self.by_id.contains_key(&id.0)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// In the order in which they were taken in.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Rc<RefCell<Topic>>> {
+        self.by_id.values()
+    }
+
+    pub(super) fn ids(&self) -> Vec<TopicId> {
+        self.by_id.keys().map(|id| TopicId(*id)).collect()
+    }
+}
+
+impl Index<usize> for Topics {
+    type Output = Rc<RefCell<Topic>>;
+
+    /// The topic of this id, which must be there: what is under way for a topic keeps it.
+    fn index(&self, id: usize) -> &Rc<RefCell<Topic>> {
+        &self.by_id[&id]
+    }
+}
