@@ -165,7 +165,7 @@ impl Ledger {
                     *asked = (*asked).max(offset + 1);
                     Ask::Ack(group(name), offset)
                 }
-                ["ALTER", "@default", change] => {
+                ["ALTER", change] => {
                     let value = change.strip_prefix(SETTING).and_then(|value| value.strip_prefix('=')?.parse().ok());
                     let value = value.expect("the setting that is looked at");
                     let asked = self.asked.entry(SETTING).or_default();

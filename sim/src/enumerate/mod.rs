@@ -468,6 +468,8 @@ impl<'a> Search<'a> {
         let topic = self.workload.topic;
         let mut ask = |machine: &mut Machine, ledger: &mut Ledger, requests: &str| {
             let with_topic = |line: &str| match line.split_once(' ') {
+                // It says by itself where it goes.
+                Some(("ID", _)) => format!("{line}\n"),
                 Some((verb, rest)) => format!("{verb} @{topic} {rest}\n"),
                 None => format!("{line} @{topic}\n"),
             };

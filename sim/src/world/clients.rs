@@ -556,8 +556,9 @@ impl World {
             // The second message is missing; or there may be no batch of two.
             (b"PUBB DURABLE 2 5\n\0\0\0\x01x\n", &["BAD_REQUEST", "TOO_LARGE"]),
         ];
+        // A decision is one line.
         let words =
-            |picked: usize| String::from_utf8_lossy(&lines[picked].0[..lines[picked].0.len() - 1]).trim().to_owned();
+            |picked: usize| String::from_utf8_lossy(lines[picked].0).lines().next().unwrap_or("").trim().to_owned();
         let (line, codes) = lines[self.one_of(what, "line", lines.len(), &words)];
         self.ask(number, connection, "default", Ask::Wrong(codes), line.to_vec());
     }

@@ -207,15 +207,14 @@ fn three_segments(config: Config) -> Scene {
     scene
 }
 
-/// Story 5. Retention has begun to anchor a new start: A has it, forced, R does not. Recovery anchors and removes; the next
-/// recovery's anchoring is torn. (What retention itself will do waits for retention.)
+/// Story 5. Retention has anchored a new start and removed the segment; the next anchoring is torn.
 fn the_start_that_went_back(config: Config) -> Told {
     let mut scene = three_segments(config);
-    scene.write_slot(ANCHORED_POSITION, |slot| slot.start = 3, true);
     scene.start()?;
+    assert_eq!(scene.ask("PURGE 3"), "PURGED 3");
     assert_eq!(scene.bases(), [3, 6], "the segment below the start is gone");
-    scene.kill();
-    scene.begin_start();
+    let client = scene.connect();
+    scene.send(client, b"PURGE 6\n");
     scene.run_to(|effect, path| is_write(effect) && path == WATERMARK);
     scene.step();
     scene.lose_power(&[
@@ -232,7 +231,7 @@ fn the_slot_that_was_too_old(config: Config) -> Told {
     for nth in 0..3 {
         let mut scene = three_segments(config.clone());
         scene.start()?;
-        assert_eq!(scene.ask("PURGE 3"), "PURGED 3\n");
+        assert_eq!(scene.ask("PURGE 3"), "PURGED 3");
         assert_eq!(scene.bases(), [3, 6], "the segment below the start is gone");
         scene.kill();
         scene.write_slot(RUNNING_POSITION, |slot| (slot.start, slot.sequence) = (0, 2), true);
