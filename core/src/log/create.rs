@@ -5,7 +5,7 @@
 //!
 //! Crash story: *the topic without a name* – the force of the parent fails. The restart sees the topic, its own force of the
 //! parent does nothing, a message becomes durable, and a power loss takes the name. So a topic is finished only when, after
-//! the force of the parent, its running slot has been written a second time and forced; one that is not finished was
+//! the force of the parent, its slots have been written a second time and forced; one that is not finished was
 //! promised to nobody, and is removed at the start.
 
 use super::dedup::Dedup;
@@ -53,7 +53,7 @@ pub(crate) async fn create(
     match open_first(&io, &dir, toml.log_id).await {
         Ok((watermark, segment)) => {
             let mut topic = empty(indexes, config, id, name, dir, toml, watermark);
-            topic.sequence = watermark::SEQUENCE_UNFINISHED + 1;
+            topic.sequence = watermark::SEQUENCE_UNFINISHED + 2;
             topic.push_segment(segment, 0);
             Ok(topic)
         }
@@ -108,10 +108,14 @@ async fn open_first(io: &Io, dir: &str, log_id: LogId) -> Result<(FileId, FileId
             return Err(Trouble::full_or_halt(error));
         }
     };
-    let slot = Slot { sequence: watermark::SEQUENCE_UNFINISHED + 1, ..first_slot(log_id) };
-    let bytes = Bytes::copy_from_slice(&watermark::encode(&slot));
-    io.write(watermark, watermark::RUNNING_POSITION, bytes).await.map_err(Trouble::Halt)?;
-    io.force(watermark).await.map_err(Trouble::Halt)?;
+    // Both: a power loss may bring back what once stood in a slot that is being written, and with two first ones the topic would
+    // pass for unfinished, though somebody was told of it.
+    for (position, sequence) in [(watermark::RUNNING_POSITION, 1), (watermark::ANCHORED_POSITION, 2)] {
+        let slot = Slot { sequence: watermark::SEQUENCE_UNFINISHED + sequence, ..first_slot(log_id) };
+        let bytes = Bytes::copy_from_slice(&watermark::encode(&slot));
+        io.write(watermark, position, bytes).await.map_err(Trouble::Halt)?;
+        io.force(watermark).await.map_err(Trouble::Halt)?;
+    }
     Ok((watermark, segment))
 }
 

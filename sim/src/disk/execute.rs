@@ -279,7 +279,17 @@ impl SimDisk {
                 }
             }
             Some(Fault::Error(kind) | Fault::Partial { kind, .. }) => {
-                for of in self.dirty_dirs.iter().copied().filter(|of| covers(*of)) {
+                // What another force is on its way to cover is that one's to tell: were it to succeed, and cover nothing, no program
+                // could know.
+                let others: Vec<Ino> = self
+                    .pending
+                    .iter()
+                    .filter_map(|pending| match &pending.effect {
+                        Effect::ForceDir { dir } => self.find(dir).ok().filter(|of| *of != ino),
+                        _ => None,
+                    })
+                    .collect();
+                for of in self.dirty_dirs.iter().copied().filter(|of| covers(*of) && !others.contains(of)) {
                     let dir = self.dirs.get_mut(&of).expect("a dirty directory");
                     Arc::make_mut(dir).mark(Status::Soft, |_| true);
                 }

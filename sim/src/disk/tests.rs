@@ -830,6 +830,29 @@ fn the_entries_of_a_failed_directory_force_are_soft() {
     }
 }
 
+/// In one queue, too: a force that succeeds has covered what it was submitted for.
+#[test]
+fn a_failed_directory_force_takes_nothing_from_another_that_succeeds() {
+    for profile in Profile::all() {
+        let mut p = Process::on(profile);
+        for dir in ["a", "b"] {
+            p.run(Effect::MakeDir { path: dir.into() });
+        }
+        p.force_dir("");
+        p.durable("a/A", b"x");
+        let b = p.create("b/B");
+        p.write(b, 0, b"y");
+        p.force(b);
+        p.create("a/C");
+        let (first, second) = (EffectId(1_000_001), EffectId(1_000_002));
+        p.disk.submit(first, Effect::ForceDir { dir: "b".into() });
+        p.disk.submit(second, Effect::ForceDir { dir: "a".into() });
+        p.disk.execute(second, Some(Fault::Error(IoErrorKind::Other))).unwrap_err();
+        p.disk.execute(first, None).unwrap();
+        assert_eq!(p.contents("b/B"), BTreeSet::from([Some(b"y".to_vec())]), "{}", profile.name);
+    }
+}
+
 #[test]
 fn a_new_root_may_go_as_a_whole_until_its_parent_is_forced() {
     let mut p = Process::on(&POSIX);
