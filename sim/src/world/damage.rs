@@ -132,9 +132,10 @@ impl World {
                 format!("{} of {length}", places[picked])
             })];
         let backup = self.evidence.backup.take();
-        // A group that is removed, or put back to an older state, by hand leaves no trace (docs/promises.md).
+        // A group that is removed, or put back to an older state, by hand leaves no trace (docs/file-format.md), nor do older settings.
         let is_group = path.ends_with(".offset");
-        let backed_up = !is_group && backup.as_ref().is_some_and(|backup| backup.read_file(&path).is_some());
+        let has_trace = !is_group && !path.ends_with("/topic.toml");
+        let backed_up = has_trace && backup.as_ref().is_some_and(|backup| backup.read_file(&path).is_some());
         let topic = path.strip_prefix("topics/").and_then(|path| path.split('/').next()).map(str::to_owned);
         let older = backup.as_ref().zip(topic.as_deref()).filter(|_| is_stopped);
         let proved = older.and_then(|(backup, topic)| Rollback::of_all_but_the_log(&self.disk, backup, topic));
