@@ -109,6 +109,8 @@ mod hunt {
                 tiny_segments(),
                 purger(),
                 vec![
+                    lean("plan, clients", "1", 80),
+                    lean("client *, action", "publishes several at once", 25),
                     lean("after write * of */watermark", "power lost", 15),
                     lean("sector 0 of */watermark", "old", 30),
                     lean("sector 8 of */watermark", "garbage", 60),
@@ -128,7 +130,12 @@ mod hunt {
             Planted::HoleBelowStart => [
                 tiny_segments(),
                 purger(),
-                vec![lean("after remove * of */log/", "power lost", 40), lean("removal of *", "lost", 30)],
+                vec![
+                    lean("plan, clients", "1", 80),
+                    lean("client *, action", "publishes several at once", 25),
+                    lean("after remove * of */log/", "power lost", 40),
+                    lean("removal of *", "lost", 30),
+                ],
             ]
             .concat(),
             Planted::RollWithoutAnchor => [
