@@ -55,10 +55,10 @@ pub(crate) fn forced_before_reply(run: &Run) -> String {
     let events = events();
     // Behind the force, and behind the write of the running slot, upon which the reply is sent.
     for (at, rule) in
-        ["crash-after force 11 of default/log/", "crash-after write 12 of default/watermark"].iter().enumerate()
+        ["crash-after force 11 of default/log/", "crash-after write 13 of default/watermark"].iter().enumerate()
     {
         let data = run.scratch().join(format!("data-{at}"));
-        // The first write of a slot under this name finishes the making of the topic.
+        // The first writes of the two slots under this name finish the making of the topic.
         let broker = run.injected(&data, &["--idle-anchor", "1h"], rule);
         publish_until_lost(run, &broker, &events[..11]);
         assert_killed(broker);
