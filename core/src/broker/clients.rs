@@ -4,6 +4,7 @@ use super::{Broker, INPUT_BYTES_MAX, Phase, Timer, halted, stopping};
 use crate::connection::{Connection, Slot, Stall};
 use crate::effect::{ConnectionId, Effect, ReplyPart};
 use crate::error::{Code, RequestError};
+use crate::io::Io;
 use crate::protocol::line::{self, Limits};
 use crate::protocol::{Next, Reply, Request};
 use alloc::format;
@@ -147,12 +148,16 @@ impl Broker {
             return;
         }
         if now_ns.saturating_sub(client.stuck_since_ns) >= limit_ns {
-            client.closing = true;
-            (client.disconnected, client.cut) = (true, true);
-            self.io.tell(Effect::Disconnect { connection: id, now: true });
+            cut_off(&self.io, id, client);
         } else {
             client.stuck_timer_armed = true;
             self.timers.insert((client.stuck_since_ns + limit_ns, Timer::Stuck(id)));
         }
     }
+}
+
+/// Ends a connection at once: what was emitted for it and not sent is dropped.
+pub(super) fn cut_off(io: &Io, id: ConnectionId, client: &mut Connection) {
+    (client.closing, client.disconnected, client.cut) = (true, true, true);
+    io.tell(Effect::Disconnect { connection: id, now: true });
 }

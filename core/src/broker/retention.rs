@@ -1,8 +1,9 @@
 //! Retention: beginning its steps, and letting go of files that are about to be removed.
 
+use super::clients::cut_off;
 use super::{Broker, Ended, Phase, Timer, out_of_range};
 use crate::connection::{Connection, Slot};
-use crate::effect::{ConnectionId, Effect, FileId};
+use crate::effect::{ConnectionId, FileId};
 use crate::error::{Code, RequestError};
 use crate::io::TopicId;
 use crate::log::anchor::{self, Place, Stop};
@@ -136,8 +137,7 @@ impl Broker {
         let gone = Slot::of(&Reply::Error(gone));
         for (id, client) in &mut self.connections {
             if client.lets_go_of(files, &gone) && !client.cut {
-                (client.closing, client.disconnected, client.cut) = (true, true, true);
-                self.io.tell(Effect::Disconnect { connection: *id, now: true });
+                cut_off(&self.io, *id, client);
             }
         }
         files.iter().for_each(|file| self.io.close(*file));

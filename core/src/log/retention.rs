@@ -108,6 +108,10 @@ impl Topic {
         let oldest_ms = self.oldest_ms(wall_ms);
         // Groups that have committed nothing count as well; without groups nothing is consumed.
         let wants_consumed = self.policy.get(Setting::RetainConsumed) == 1;
+        // Asked with every ACK: most topics have no policy, and some have many segments.
+        if bytes_kept.is_none() && oldest_ms.is_none() && !wants_consumed {
+            return self.start;
+        }
         let consumed = self.groups.values().map(Group::lowest).min().filter(|_| wants_consumed);
         // What has an offset and is not written may still be lost, so it is not counted as kept.
         let active_bytes = if is_closing { self.active().end } else { self.commit.written_position };

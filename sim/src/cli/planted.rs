@@ -92,6 +92,8 @@ mod hunt {
         let failing_forces = || vec![lean("plan, force errors", "one in 25", 80)];
         let consumer = || vec![lean("plan, clients", "2", 70), lean("plan, client 1", "consumer", 80)];
         let purger = || vec![lean("plan, purges", "yes", 95), lean("client *, action", "purges", 20)];
+        let alone_and_busy =
+            || vec![lean("plan, clients", "1", 80), lean("client *, action", "publishes several at once", 25)];
         let at_the_disk = || vec![lean("somebody is at the disk", "while it is stopped", 80)];
         let more = match bug {
             Planted::NoPadding => {
@@ -108,9 +110,8 @@ mod hunt {
             Planted::AnchorAlone => [
                 tiny_segments(),
                 purger(),
+                alone_and_busy(),
                 vec![
-                    lean("plan, clients", "1", 80),
-                    lean("client *, action", "publishes several at once", 25),
                     lean("after write * of */watermark", "power lost", 15),
                     lean("sector 0 of */watermark", "old", 30),
                     lean("sector 8 of */watermark", "garbage", 60),
@@ -130,12 +131,8 @@ mod hunt {
             Planted::HoleBelowStart => [
                 tiny_segments(),
                 purger(),
-                vec![
-                    lean("plan, clients", "1", 80),
-                    lean("client *, action", "publishes several at once", 25),
-                    lean("after remove * of */log/", "power lost", 40),
-                    lean("removal of *", "lost", 30),
-                ],
+                alone_and_busy(),
+                vec![lean("after remove * of */log/", "power lost", 40), lean("removal of *", "lost", 30)],
             ]
             .concat(),
             Planted::RollWithoutAnchor => [
