@@ -1,5 +1,6 @@
 //! Limits and policies, validated once, before anything is opened.
 
+use crate::group::journal::PENDING_CEILING;
 use crate::record;
 use crate::settings::{SETTINGS, Settings};
 use alloc::format;
@@ -55,6 +56,13 @@ pub struct Config {
     pub topics_max: u32,
     /// Groups of one topic at most. Default 1,000.
     pub groups_max: u32,
+    /// Messages that one connection may have reserved in work queues, over all of them. Default 1,024.
+    pub reserved_max: u32,
+    /// Messages of one work queue that may be reserved once and not be confirmed. Default 100,000; each takes some 150 bytes of memory.
+    pub pending_max: u32,
+    /// A work queue's journal begins a new segment, with a checkpoint, before one would grow past this and what the checkpoint takes.
+    /// Default 1 MiB.
+    pub journal_bytes: u64,
     /// Producers of one topic whose publishes are remembered, at most. The one whose last publish is the oldest goes. Each costs about
     /// 60 bytes for each of its `dedup-sequences`. Default 1,000.
     pub producers_max: u32,
@@ -107,6 +115,9 @@ impl Default for Config {
             auto_create: false,
             topics_max: 10_000,
             groups_max: 1_000,
+            reserved_max: 1_024,
+            pending_max: 100_000,
+            journal_bytes: 1 << 20,
             producers_max: 1_000,
             idle_anchor_ms: 500,
             ballast_bytes: 4 << 20,
@@ -145,7 +156,7 @@ macro_rules! field {
 }
 
 /// Every field that an operator can set, but for the defaults of topics, which may change too.
-static FIELDS: [Field; 24] = [
+static FIELDS: [Field; 27] = [
     field!("segment-bytes", true, segment_bytes),
     // Each connection was given its buffer by it.
     field!("max-payload", false, payload_bytes_max),
@@ -170,6 +181,9 @@ static FIELDS: [Field; 24] = [
     field!("auto-create", true, auto_create),
     field!("max-topics", true, topics_max),
     field!("max-groups", true, groups_max),
+    field!("max-reserved", true, reserved_max),
+    field!("max-pending", true, pending_max),
+    field!("journal-bytes", true, journal_bytes),
     field!("idle-anchor", true, idle_anchor_ms),
     // The file is there with its size.
     field!("ballast-bytes", false, ballast_bytes),
@@ -215,7 +229,7 @@ impl Config {
     /// # Errors
     /// One sentence that names the setting, its range and what was given.
     pub fn validate(&self) -> Result<(), String> {
-        let ranges: [(&str, u64, u64, u64); 13] = [
+        let ranges: [(&str, u64, u64, u64); 16] = [
             ("segment-bytes", self.segment_bytes, 512, 1 << 40),
             ("max-payload", self.payload_bytes_max as u64, 1, record::PAYLOAD_BYTES_CEILING as u64),
             ("max-publish-batch", self.publish_batch_bytes_max as u64, 1, record::BATCH_BYTES_CEILING as u64),
@@ -229,6 +243,9 @@ impl Config {
             ("max-unsent-bytes", self.unsent_bytes_max, 1, 1 << 40),
             ("max-fetch-bytes", self.fetch_bytes_max, 1, 1 << 30),
             ("max-producers", self.producers_max as u64, 1, 1 << 20),
+            ("max-reserved", self.reserved_max as u64, 1, 1 << 20),
+            ("max-pending", self.pending_max as u64, 1, PENDING_CEILING),
+            ("journal-bytes", self.journal_bytes, 512, 1 << 30),
         ];
         for (name, value, min, max) in ranges {
             if value < min || value > max {
@@ -265,7 +282,7 @@ mod tests {
     #[test]
     fn every_range_ends_where_the_sentence_says() {
         type Set = fn(&mut Config, u64);
-        let ranges: [(&str, Set, u64, u64); 14] = [
+        let ranges: [(&str, Set, u64, u64); 17] = [
             ("segment-bytes", |config, n| config.segment_bytes = n, 512, 1_099_511_627_776),
             ("max-payload", |config, n| config.payload_bytes_max = n as u32, 1, 16_777_216),
             ("max-publish-batch", |config, n| config.publish_batch_bytes_max = n as u32, 1, 8_388_608),
@@ -279,6 +296,9 @@ mod tests {
             ("max-unsent-bytes", |config, n| config.unsent_bytes_max = n, 1, 1_099_511_627_776),
             ("max-fetch-bytes", |config, n| config.fetch_bytes_max = n, 1, 1_073_741_824),
             ("max-producers", |config, n| config.producers_max = n as u32, 1, 1_048_576),
+            ("max-reserved", |config, n| config.reserved_max = n as u32, 1, 1_048_576),
+            ("max-pending", |config, n| config.pending_max = n as u32, 1, 500_000),
+            ("journal-bytes", |config, n| config.journal_bytes = n, 512, 1_073_741_824),
             ("max-fetch-wait", |config, n| config.fetch_wait_ms_max = n, 0, 86_400_000),
         ];
         assert_eq!(refused(|_| {}), None);
@@ -321,6 +341,9 @@ mod tests {
                 auto_create: true,
                 topics_max: 7,
                 groups_max: 7,
+                reserved_max: 7,
+                pending_max: 7,
+                journal_bytes: 7,
                 idle_anchor_ms: 7,
                 ballast_bytes: 7,
                 recent_bytes: 7,

@@ -5,7 +5,7 @@ use crate::io::TopicId;
 use crate::log::group_commit::Mark;
 use crate::protocol::line::{self, Limits, LineCodec};
 use crate::protocol::{Input, Level, Reply, Request};
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -87,6 +87,8 @@ pub(crate) struct Connection {
     pub(crate) mark: Option<Mark>,
     /// The groups that it holds.
     pub(crate) held: Vec<(TopicId, String)>,
+    /// The work queues, by their journals, of which it has had messages reserved.
+    pub(crate) queues: BTreeSet<TopicId>,
 }
 
 impl Connection {
@@ -111,6 +113,7 @@ impl Connection {
             last_request_ns: now_ns,
             mark: None,
             held: Vec::new(),
+            queues: BTreeSet::new(),
         }
     }
 

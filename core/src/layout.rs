@@ -4,6 +4,7 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 /// The data directory itself.
 pub const DATA: &str = "";
@@ -29,6 +30,7 @@ pub const LOG_SUFFIX: &str = ".log";
 /// What the name of a closed segment's sidecar ends in.
 pub const INDEX_SUFFIX: &str = ".index";
 const GROUP_SUFFIX: &str = ".offset";
+const DEAD_SUFFIX: &str = ".dead";
 
 /// Whether the data directory may hold an entry of this name.
 pub fn is_data_entry(name: &str) -> bool {
@@ -45,15 +47,33 @@ pub fn topic(name: &str) -> String {
     format!("{TOPICS}/{name}")
 }
 
-/// The directory that a topic had before it became a leftover: `topics/orders` for `topics/orders.tmp`.
-pub fn topic_left_behind(path: &str) -> Option<&str> {
+/// The directory that a topic or a work queue had before it became a leftover: `topics/orders` for `topics/orders.tmp`.
+pub fn left_behind(path: &str) -> Option<&str> {
     let dir = path.strip_suffix(TMP)?;
-    is_topic_name(dir.strip_prefix(TOPICS)?.strip_prefix('/')?).then_some(dir)
+    let mut names = dir.strip_prefix(TOPICS)?.strip_prefix('/')?.split('/');
+    let is_topic = is_topic_name(names.next()?);
+    let is_whole = match (names.next(), names.next()) {
+        (None, _) => true,
+        (Some("queues"), Some(queue)) => is_group_name(queue) && names.next().is_none(),
+        _ => false,
+    };
+    (is_topic && is_whole).then_some(dir)
 }
 
-/// A topic's format, log id and settings.
-pub fn topic_toml(dir: &str) -> String {
-    format!("{dir}/topic.toml")
+/// The directory that holds the directory of a topic or of a work queue.
+pub fn parent(dir: &str) -> &str {
+    dir.rsplit_once('/').map_or(DATA, |(parent, _)| parent)
+}
+
+/// What a directory of a log says about it: the format, the log id, a topic's settings.
+pub fn log_toml(dir: &str) -> String {
+    let name = if is_queue(dir) { "queue.toml" } else { "topic.toml" };
+    format!("{dir}/{name}")
+}
+
+/// The directories in that of a topic or a work queue.
+pub fn inner_dirs(dir: &str) -> Vec<String> {
+    if is_queue(dir) { Vec::from([log(dir)]) } else { Vec::from([log(dir), groups(dir), queues(dir)]) }
 }
 
 /// A topic's persisted Plimsoll line.
@@ -76,6 +96,11 @@ pub fn is_topic_entry(name: &str) -> bool {
     matches!(name, "topic.toml" | "watermark" | "producers" | "log" | "groups" | "queues")
 }
 
+/// Whether a name in a work queue's directory is ours.
+pub fn is_queue_entry(name: &str) -> bool {
+    matches!(name, "queue.toml" | "watermark" | "log")
+}
+
 /// Whether a path lies in a topic's directory of ordered groups.
 pub fn is_of_groups(path: &str) -> bool {
     path.contains("/groups/")
@@ -96,9 +121,29 @@ pub fn groups(dir: &str) -> String {
     format!("{dir}/groups")
 }
 
-/// The directory of a topic's work-queue groups (reserved by the format).
+/// The directory of a topic's work queues.
 pub fn queues(dir: &str) -> String {
     format!("{dir}/queues")
+}
+
+/// The directory of one work queue: its journal.
+pub fn queue(dir: &str, group: &str) -> String {
+    format!("{dir}/queues/{group}")
+}
+
+/// Whether a directory is that of a work queue, or of one in the making.
+pub fn is_queue(dir: &str) -> bool {
+    dir.split('/').nth(2) == Some("queues")
+}
+
+/// What a topic's dead letters go to: another topic.
+pub fn dead_letters(topic: &str) -> String {
+    format!("{topic}{DEAD_SUFFIX}")
+}
+
+/// Whether a topic is one of dead letters.
+pub fn is_of_dead_letters(topic: &str) -> bool {
+    topic.ends_with(DEAD_SUFFIX)
 }
 
 /// An ordered group's committed offset.
@@ -167,6 +212,9 @@ mod tests {
         for ours in ["LOCK", "plimsoll.toml", "ballast", "topics", "lost+found"] {
             assert!(is_data_entry(ours) && !is_topic_entry(ours), "{ours}");
         }
+        for ours in ["queue.toml", "watermark", "log"] {
+            assert!(is_queue_entry(ours) && !is_data_entry(ours), "{ours}");
+        }
         for ours in ["topic.toml", "watermark", "log", "groups", "queues"] {
             assert!(is_topic_entry(ours) && !is_data_entry(ours), "{ours}");
         }
@@ -174,10 +222,33 @@ mod tests {
 
     #[test]
     fn a_leftover_of_a_topic_tells_its_name() {
-        assert_eq!(topic_left_behind("topics/orders.tmp"), Some("topics/orders"));
-        for other in ["topics/orders", "topics/.tmp", "topics/orders/log.tmp", "plimsoll.toml.tmp"] {
-            assert_eq!(topic_left_behind(other), None, "{other}");
+        assert_eq!(left_behind("topics/orders.tmp"), Some("topics/orders"));
+        assert_eq!(left_behind("topics/orders/queues/pack.tmp"), Some("topics/orders/queues/pack"));
+        for other in [
+            "topics/orders",
+            "topics/.tmp",
+            "topics/orders/log.tmp",
+            "topics/orders/log/pack.tmp",
+            "topics/orders/queues.tmp",
+            "topics/orders/queues/pack/watermark.tmp",
+            "plimsoll.toml.tmp",
+        ] {
+            assert_eq!(left_behind(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_queue_has_a_log_of_its_own() {
+        let (topic, queue) = (topic("orders"), queue(&topic("orders"), "pack"));
+        assert_eq!(queue, "topics/orders/queues/pack");
+        assert!(is_queue(&queue) && is_queue(&tmp(&queue)) && !is_queue(&topic));
+        assert_eq!((parent(&queue), parent(&topic)), ("topics/orders/queues", TOPICS));
+        assert_eq!(
+            (log_toml(&queue).as_str(), log_toml(&topic).as_str()),
+            ("topics/orders/queues/pack/queue.toml", "topics/orders/topic.toml")
+        );
+        assert_eq!(inner_dirs(&queue), ["topics/orders/queues/pack/log"]);
+        assert_eq!(inner_dirs(&topic), ["topics/orders/log", "topics/orders/groups", "topics/orders/queues"]);
     }
 
     #[test]

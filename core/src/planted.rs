@@ -91,6 +91,16 @@ pub enum Planted {
     WindowForgotten,
     /// A repeated publish is answered at once, whatever level it asks for.
     RepeatAnsweredAtOnce,
+    /// CONFIRMED is answered before the journal is forced.
+    ConfirmBeforeForce,
+    /// A journal begins at a checkpoint that is not forced yet.
+    RemovalBeforeCheckpoint,
+    /// Whoever asks may confirm what another has reserved.
+    LeaseWithoutOwner,
+    /// After a restart nothing is known of how often messages were handed out.
+    DeliveriesForgotten,
+    /// A message is confirmed before it stands among the dead letters.
+    ConfirmBeforeBurial,
     /// A sidecar is believed: nobody looks whose it is, nor what stands where it says. Either alone does no harm.
     SidecarBelieved,
 }
@@ -98,7 +108,7 @@ pub enum Planted {
 #[cfg(feature = "planted")]
 impl Planted {
     /// All of them, each with the promise that it breaks.
-    pub const ALL: [(Planted, &'static str); 43] = [
+    pub const ALL: [(Planted, &'static str); 48] = [
         (Planted::AcknowledgeBeforeForce, "P3"),
         (Planted::ReplyBeforeCompletion, "P3"),
         (Planted::ReplyBeforeSlot, "P3"),
@@ -141,6 +151,11 @@ impl Planted {
         (Planted::BatchInTwoFrames, "P2"),
         (Planted::WindowForgotten, "P16"),
         (Planted::RepeatAnsweredAtOnce, "P3"),
+        (Planted::ConfirmBeforeForce, "P15"),
+        (Planted::RemovalBeforeCheckpoint, "P15"),
+        (Planted::LeaseWithoutOwner, "P15"),
+        (Planted::DeliveriesForgotten, "P15"),
+        (Planted::ConfirmBeforeBurial, "P15"),
         (Planted::SidecarBelieved, "P1"),
     ];
 }

@@ -29,6 +29,8 @@ pub enum Setting {
     DedupSequences,
     /// … for this long, milliseconds. 0: for as long as there is no more room for them.
     DedupMs,
+    /// So often a work queue hands a message out, then it becomes a dead letter. 0: as often as it takes.
+    MaxDeliveries,
 }
 
 /// A row of [`SETTINGS`].
@@ -59,7 +61,7 @@ const fn choice(setting: Setting, name: &'static str, words: &'static [&'static 
 }
 
 /// Every setting, in the order in which they are shown.
-pub static SETTINGS: [Definition; 10] = [
+pub static SETTINGS: [Definition; 11] = [
     number(Setting::FlushIntervalMs, "flush-interval-ms", 3_600_000, 0),
     number(Setting::FlushMessages, "flush-messages", 1_000_000, 0),
     number(Setting::RetainMs, "retain-ms", MS_MAX, 0),
@@ -70,6 +72,7 @@ pub static SETTINGS: [Definition; 10] = [
     choice(Setting::OnFull, "on-full", &["reject", "drop-oldest"]),
     number(Setting::DedupSequences, "dedup-sequences", 1 << 20, 1000),
     number(Setting::DedupMs, "dedup-ms", MS_MAX, 24 * 3_600_000),
+    number(Setting::MaxDeliveries, "max-deliveries", 1_000_000, 0),
 ];
 
 impl Definition {

@@ -4,9 +4,10 @@
 
 use crate::config::Config;
 use crate::effect::{Effect, FieldValue, Halt, HaltKind, IoError, IoErrorKind, Report};
+use crate::group::journal::Replayed;
 use crate::io::{Io, TopicId};
 use crate::layout;
-use crate::log::recovery::{self, Conclusion, read_small};
+use crate::log::recovery::{self, TopicFindings, read_small};
 use crate::log::restore::{self, remove_leftover};
 use crate::log::sidecar::Indexes;
 use crate::log::topic_file::{self, FileError, TopicToml};
@@ -37,7 +38,16 @@ impl fmt::Display for Refusal {
 /// What the broker serves after a start.
 pub(crate) struct Started {
     pub(crate) topics: Vec<Rc<RefCell<Topic>>>,
+    pub(crate) queues: Vec<StartedQueue>,
     pub(crate) ballast: bool,
+}
+
+/// A work queue after a start.
+pub(crate) struct StartedQueue {
+    pub(crate) topic: String,
+    pub(crate) group: String,
+    pub(crate) journal: Rc<RefCell<Topic>>,
+    pub(crate) replayed: Replayed,
 }
 
 /// Whether the directory is ours: `true`, or `false` for one that has never been started in.
@@ -98,23 +108,26 @@ pub(crate) async fn start(io: Io, config: Rc<Config>, indexes: Indexes) -> Resul
     let findings = findings.map_err(|error| halt(Trouble::Halt(error), "recovery"))?;
     report(&io, &findings);
     if planted!(io, LeftoversBeforeJudgement) {
-        for path in findings.topics.iter().flat_map(|topic| &topic.leftovers) {
+        for path in findings.topics.iter().flat_map(TopicFindings::with_queues).flat_map(|topic| &topic.leftovers) {
             remove_leftover(&io, path).await.map_err(|trouble| halt(trouble, "recovery"))?;
         }
     }
     if let Some(kind) = findings.refusal() {
-        let refused = findings.topics.iter().find(|topic| topic.conclusion == Conclusion::Corrupt);
-        let damage = refused.and_then(|topic| Some((&topic.name, topic.damage.as_ref()?.reason)));
+        let refused = findings.corrupt().next();
+        let damage = refused.and_then(|topic| Some((topic.full_name(), topic.damage.as_ref()?.reason)));
         let (name, reason) = damage.expect("a refusal has a damaged topic");
         return Err(Halt { kind, reason: format!("topic {name}: {reason}") });
     }
     // From here on things change.
     let mut attempt = Attempt { io: &io, ballast_given: false };
     let mut topics = Vec::new();
-    let (unfinished, mut found): (Vec<_>, Vec<_>) = findings
-        .topics
-        .into_iter()
-        .partition(|topic| topic.is_unfinished() && !(planted!(io, NoTopicsForce) && topic.watermark.is_some()));
+    // Each topic before its queues: it forces the directory that holds theirs.
+    let logs = findings.topics.into_iter().flat_map(|mut topic| {
+        let queues = core::mem::take(&mut topic.queues);
+        [topic].into_iter().chain(queues)
+    });
+    let (unfinished, mut found): (Vec<_>, Vec<_>) =
+        logs.partition(|topic| topic.is_unfinished() && !(planted!(io, NoTopicsForce) && topic.watermark.is_some()));
     if found.is_empty() || found.iter().any(|topic| !restore::stopped_cleanly(&io, &config, topic)) {
         match write_format(&io).await {
             Err(Trouble::Full(_)) if attempt.give_ballast().await? => {
@@ -161,7 +174,7 @@ pub(crate) async fn start(io: Io, config: Rc<Config>, indexes: Indexes) -> Resul
             }
         }
         for topic in unfinished {
-            let nameless = create::unname(&io, &layout::topic(&topic.name)).await?;
+            let nameless = create::unname(&io, &topic.dir()).await?;
             topic.close(&io);
             remove_leftover(&io, &nameless).await?;
         }
@@ -174,7 +187,8 @@ pub(crate) async fn start(io: Io, config: Rc<Config>, indexes: Indexes) -> Resul
     if !found.iter().any(|topic| topic.name == layout::DEFAULT_TOPIC) {
         let name = String::from(layout::DEFAULT_TOPIC);
         let toml = new_topic(&io, &config, &name, Settings::NONE);
-        let created = create::create(io.clone(), indexes, &config, TopicId(topics.len()), name, toml).await;
+        let dir = layout::topic(&name);
+        let created = create::create(io.clone(), indexes, &config, TopicId(topics.len()), name, dir, toml).await;
         topics.push(Rc::new(RefCell::new(created.map_err(|trouble| halt(trouble, "making topic default"))?)));
     }
     let ballast = match make_ballast(&io, config.ballast_bytes).await {
@@ -182,7 +196,13 @@ pub(crate) async fn start(io: Io, config: Rc<Config>, indexes: Indexes) -> Resul
         Err(Trouble::Full(_)) => false,
         Err(trouble) => return Err(halt(trouble, "making the ballast")),
     };
-    Ok(Started { topics, ballast })
+    let mut queues = Vec::new();
+    for (found, journal) in found.into_iter().zip(&topics) {
+        if let Some(group) = found.group {
+            queues.push(StartedQueue { topic: found.name, group, journal: journal.clone(), replayed: found.replayed });
+        }
+    }
+    Ok(Started { topics, queues, ballast })
 }
 
 struct Attempt<'a> {
@@ -279,7 +299,7 @@ async fn force_format(io: &Io) -> Result<(), Trouble> {
 
 fn report(io: &Io, findings: &recovery::DirectoryFindings) {
     let text = |value: &str| FieldValue::Text(value.into());
-    for topic in &findings.topics {
+    for topic in findings.topics.iter().flat_map(TopicFindings::with_queues) {
         io.tell(Effect::Report(topic.report()));
         for path in &topic.unknown {
             io.tell(Effect::Report(Report { name: "UNKNOWN_FILE", fields: Vec::from([("path", text(path))]) }));
@@ -288,9 +308,9 @@ fn report(io: &Io, findings: &recovery::DirectoryFindings) {
     for path in &findings.unknown {
         io.tell(Effect::Report(Report { name: "UNKNOWN_FILE", fields: Vec::from([("path", text(path))]) }));
     }
-    for topic in findings.topics.iter().filter(|topic| topic.conclusion == Conclusion::Corrupt) {
+    for topic in findings.corrupt() {
         let reason = topic.damage.as_ref().map_or("unknown", |damage| damage.reason);
-        let fields = Vec::from([("topic", text(&topic.name)), ("reason", text(reason))]);
+        let fields = Vec::from([("topic", text(&topic.full_name())), ("reason", text(reason))]);
         io.tell(Effect::Report(Report { name: "REFUSE_START", fields }));
     }
 }

@@ -135,7 +135,7 @@ fn corruption_is_refused_and_nothing_is_changed() {
         ("below-group", &data.join(layout::group_offset(&topic, "billing")), &|path| {
             fs::write(path, encode_offset(1_000_000)).unwrap();
         }),
-        ("topic-unreadable", &data.join(layout::topic_toml(&topic)), &|path| fs::write(path, "").unwrap()),
+        ("topic-unreadable", &data.join(layout::log_toml(&topic)), &|path| fs::write(path, "").unwrap()),
     ];
     for (reason, path, damage) in damages {
         damage(path);

@@ -49,6 +49,16 @@ impl Broker {
             Some(Stall::Line { topic, until_ns, .. }) => {
                 self.timers.remove(&(until_ns, Timer::Fetch(id)));
                 self.topics[topic.0].borrow_mut().fetchers.retain(|fetcher| *fetcher != id);
+                self.leave_queues(id);
+            }
+            Some(Stall::Room(
+                Request::Reserve { topic, group, .. }
+                | Request::Confirm { topic, group, .. }
+                | Request::Abort { topic, group, .. },
+            )) => {
+                if let Ok(journal) = self.queue_id(&topic, &group) {
+                    self.topics[journal.0].borrow_mut().parked.retain(|parked| *parked != id);
+                }
             }
             Some(Stall::Room(Request::Publish(publish))) => {
                 if let Some(topic) = self.topic_id(&publish.topic) {
@@ -57,6 +67,7 @@ impl Broker {
             }
             _ => {}
         }
+        self.give_back_leases(id, client.queues);
     }
 
     /// Takes up what a client has sent, as far as flow control allows, and sends what it is owed.

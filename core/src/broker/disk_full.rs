@@ -33,6 +33,10 @@ impl Broker {
         // until it met the full disk itself would use it up.
         if no_space && !mem::replace(&mut self.no_space, true) {
             for topic in self.topics.ids() {
+                // Confirmations are ACKs.
+                if self.topics[topic.0].borrow().is_journal {
+                    continue;
+                }
                 self.topics[topic.0].borrow_mut().space.full = true;
                 self.unpark(topic);
             }
@@ -82,6 +86,10 @@ impl Broker {
         for topic in self.topics.iter() {
             let mut topic = topic.borrow_mut();
             topic.retention.blocked = false;
+            // What the ballast gives is for them, too.
+            if topic.is_journal {
+                topic.space.full = false;
+            }
             if topic.commit.write_blocked() {
                 topic.retry_writes(&self.io);
             }

@@ -14,6 +14,7 @@ use crate::protocol::{GroupStatus, Reply, Request, SeekTo, TopicRef};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 use bytes::Bytes;
 
 impl Broker {
@@ -39,6 +40,7 @@ impl Broker {
                 bytes_max: self.config.fetch_bytes_max,
                 meta: *meta,
                 hint: holder.hint,
+                deliveries: Vec::new(),
             };
             let reader = Reader { connection: id, slot, topic: topic_id, group: Some(group.clone()) };
             return self.deliver(client, reader, topic, wanted);
@@ -61,6 +63,7 @@ impl Broker {
         topic_id: TopicId,
         name: &str,
     ) -> Result<(), RequestError> {
+        self.is_ordered_or_error(topic_id, name)?;
         let topic = self.topics[topic_id.0].clone();
         self.make_group(&mut topic.borrow_mut(), name)?;
         if topic.borrow_mut().groups.get_mut(name).expect("just made").holder_mut(id).is_some() {
@@ -82,13 +85,19 @@ impl Broker {
         if topic.groups.contains_key(name) {
             return Ok(());
         }
-        let max = self.config.groups_max as usize;
-        if topic.groups.len() >= max {
-            let sentence = format!("topic {} has {max} groups already, the most that --max-groups allows", topic.name);
-            return Err(RequestError::new(Code::BadRequest, sentence));
-        }
+        self.room_for_group(topic)?;
         topic.groups.insert(name.into(), Group::default());
         Ok(())
+    }
+
+    /// Whether the topic may have one more group of either kind.
+    pub(super) fn room_for_group(&self, topic: &Topic) -> Result<(), RequestError> {
+        let max = self.config.groups_max as usize;
+        if topic.groups.len() + topic.queues.len() < max {
+            return Ok(());
+        }
+        let sentence = format!("topic {} has {max} groups already, the most that --max-groups allows", topic.name);
+        Err(RequestError::new(Code::BadRequest, sentence))
     }
 
     /// The group's holder loses it if it has been silent for long enough; else the asker is told.
@@ -134,6 +143,7 @@ impl Broker {
         offset: u64,
     ) -> Result<Option<Reply>, RequestError> {
         let topic_id = self.topic_or_error(topic)?;
+        self.is_ordered_or_error(topic_id, name)?;
         let topic = self.topics[topic_id.0].clone();
         let mut topic = topic.borrow_mut();
         let group = topic.groups.get_mut(name);
@@ -166,6 +176,7 @@ impl Broker {
         to: SeekTo,
     ) -> Result<Option<Reply>, RequestError> {
         let topic_id = self.topic_or_error(topic)?;
+        self.is_ordered_or_error(topic_id, name)?;
         let topic = self.topics[topic_id.0].clone();
         let (start, limit) = (topic.borrow().start, topic.borrow().durable);
         self.make_group(&mut topic.borrow_mut(), name)?;

@@ -2,10 +2,12 @@
 //!
 //! What becomes of an event is in the other files of this folder.
 
+mod burials;
 mod clients;
 mod delete;
 mod disk_full;
 mod groups;
+mod queues;
 mod requests;
 mod retention;
 mod settings;
@@ -23,7 +25,7 @@ use crate::group::cursor::{Group, Waiter as GroupWaiter};
 use crate::io::{Io, Owner, Task, TaskId, TopicId, poll};
 use crate::log::anchor::{self, Place, Stop};
 use crate::log::index::Places;
-use crate::log::read::{Delivered, Raw};
+use crate::log::read::{Delivered, Handed, Raw, Stored};
 use crate::log::sidecar::{self, Indexes};
 use crate::log::{Roll, Topic, Trouble};
 use crate::planted::planted;
@@ -36,6 +38,7 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use delete::Deletion;
+use queues::Queue;
 use table::Topics;
 
 /// Received bytes of a connection that is not being served, after which it is not read.
@@ -74,6 +77,10 @@ pub struct Broker {
     creating: BTreeMap<String, Vec<ConnectionId>>,
     /// Topics that have lost their names and are not gone yet.
     deleting: BTreeMap<String, Deletion>,
+    /// Work queues, by their journals.
+    queues: BTreeMap<TopicId, Queue>,
+    /// Those with messages on their way to the dead letters.
+    burying: BTreeSet<TopicId>,
     connections: BTreeMap<ConnectionId, Connection>,
     tasks: BTreeMap<TaskId, Task<Ended>>,
     next_task: u64,
@@ -110,6 +117,8 @@ enum Timer {
     Idle(TopicId),
     /// A FETCH has waited long enough.
     Fetch(ConnectionId),
+    /// A lease of a work queue runs out, or a delay ends.
+    Queue(TopicId),
     /// Has a slow reader taken anything?
     Stuck(ConnectionId),
     /// Look whether messages have become too old, or a segment has taken messages for too long.
@@ -124,6 +133,9 @@ enum Timer {
 enum Ended {
     Started(Result<Started, Halt>),
     Created { name: String, result: Result<Box<Topic>, Trouble> },
+    QueueCreated { topic: TopicId, group: String, key: String, result: Result<Box<Topic>, Trouble> },
+    Handed { reader: Reader, journal: TopicId, lease_ms: u64, handed: Handed },
+    DeadRead { journal: TopicId, offset: u64, result: Result<Option<Stored>, RequestError> },
     Rolled { topic: TopicId, result: Result<Rc<Places>, Trouble> },
     Indexed,
     Anchored { topic: TopicId, result: Result<(), Trouble> },
@@ -171,6 +183,8 @@ impl Broker {
             names: BTreeMap::new(),
             creating: BTreeMap::new(),
             deleting: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            burying: BTreeSet::new(),
             connections: BTreeMap::new(),
             tasks: BTreeMap::new(),
             next_task: 0,
@@ -274,12 +288,19 @@ impl Broker {
         };
         self.ballast = started.ballast;
         for topic in started.topics {
-            let name = topic.borrow().name.clone();
-            self.names.insert(name, self.topics.add(topic));
+            let (name, is_journal) = (topic.borrow().name.clone(), topic.borrow().is_journal);
+            let id = self.topics.add(topic);
+            if !is_journal {
+                self.names.insert(name, id);
+            }
         }
         self.share_recent();
         self.phase = Phase::Serving;
         self.report("READY", Vec::new());
+        for queue in started.queues {
+            let (topic, journal) = (self.names[&queue.topic], queue.journal.borrow().id);
+            self.add_queue(topic, queue.group, journal, &queue.replayed);
+        }
         self.topics_to_pump.extend(self.topics.ids());
         self.arm_age();
         if let Some((config, kept_elsewhere)) = self.wanted_config.take() {
@@ -321,6 +342,9 @@ impl Broker {
             }
             self.topics_to_pump.insert(topic.id);
         }
+        for queue in self.queues.values_mut() {
+            queue.stop();
+        }
     }
 
     fn arm_stop(&mut self) {
@@ -332,6 +356,7 @@ impl Broker {
     fn is_settled(&self) -> bool {
         self.tasks.is_empty()
             && self.deleting.is_empty()
+            && self.queues.values().all(Queue::is_settled)
             && self.topics.iter().all(|topic| {
                 let topic = topic.borrow();
                 topic.is_settled() && !topic.is_moving_start() && topic.groups.values().all(Group::is_settled)
@@ -489,6 +514,9 @@ impl Broker {
         match ended {
             Ended::Started(result) => self.started(result),
             Ended::Created { name, result } => self.created(&name, result),
+            Ended::QueueCreated { topic, group, key, result } => self.queue_created(topic, group, &key, result),
+            Ended::Handed { reader, journal, lease_ms, handed } => self.handed(&reader, journal, lease_ms, handed),
+            Ended::DeadRead { journal, offset, result } => self.dead_read(journal, offset, result),
             Ended::Rolled { topic, result } => {
                 self.topics[topic.0].borrow_mut().retention.rolls = false;
                 if matches!(result, Err(Trouble::Full(_))) {
@@ -496,6 +524,9 @@ impl Broker {
                     // A broker that stops needs no new segment.
                     topic.roll = if self.phase == Phase::Serving { Roll::Wanted } else { Roll::No };
                     topic.space.full = true;
+                }
+                if result.is_ok() {
+                    self.journal_rolled(topic);
                 }
                 let (result, closed) = match result {
                     Ok(closed) => (Ok(()), Some(closed)),
@@ -554,8 +585,9 @@ impl Broker {
     /// Of the segment before the active one. Nobody waits for it.
     fn write_sidecar(&mut self, topic: TopicId, places: Rc<Places>) {
         let topic = self.topics[topic.0].clone();
+        // Nobody looks for a place in a journal.
         let closed = topic.borrow().segments.iter().rev().nth(1).map(|segment| segment.base);
-        let Some(base) = closed else { return };
+        let Some(base) = closed.filter(|_| !topic.borrow().is_journal) else { return };
         self.spawn(|io| {
             Box::pin(async move {
                 sidecar::write(io, topic, base, places).await;
@@ -573,11 +605,12 @@ impl Broker {
             self.timers.pop_first();
             match timer {
                 // One that was deleted meanwhile has nothing to be done.
-                Timer::Pump(topic) | Timer::Idle(topic) if !self.topics.has(topic) => {}
+                Timer::Pump(topic) | Timer::Idle(topic) | Timer::Queue(topic) if !self.topics.has(topic) => {}
                 Timer::Pump(topic) => {
                     self.topics_to_pump.insert(topic);
                 }
                 Timer::Idle(topic) => self.idle(topic),
+                Timer::Queue(journal) => self.queue_timer(journal),
                 Timer::Fetch(connection) => self.fetch_timed_out(connection),
                 Timer::Stuck(connection) => self.check_stuck(connection),
                 Timer::Age => self.age(),

@@ -6,7 +6,7 @@ use crate::effect::{ConnectionId, FieldValue};
 use crate::error::{Code, RequestError};
 use crate::io::{Io, TopicId};
 use crate::layout;
-use crate::log::group_commit::{self, Waiter};
+use crate::log::group_commit::{self, Answer, Waiter};
 use crate::log::read::{self, Delivered, Raw, Wanted};
 use crate::log::{Admission, Topic};
 use crate::planted::planted;
@@ -24,13 +24,7 @@ impl Broker {
     }
 
     pub(super) fn topic_or_error(&self, topic: &TopicRef) -> Result<TopicId, RequestError> {
-        self.topic_id(topic).ok_or_else(|| {
-            let name = topic.as_deref().unwrap_or(layout::DEFAULT_TOPIC);
-            RequestError::new(
-                Code::NoTopic,
-                format!("there is no topic {name}; make it with CREATE @{name} (plimsoll create {name})"),
-            )
-        })
+        self.topic_id(topic).ok_or_else(|| no_topic(topic.as_deref().unwrap_or(layout::DEFAULT_TOPIC)))
     }
 
     pub(super) fn carry_out(&mut self, id: ConnectionId, client: &mut Connection, request: Request) {
@@ -41,6 +35,13 @@ impl Broker {
                 self.fetch(id, client, slot, request);
                 return;
             }
+            Request::Reserve { .. } => return self.reserve_when_ready(id, client, request),
+            Request::Confirm { topic, group, offsets } => self.confirm(id, client, topic, group, offsets),
+            Request::Abort { topic, group, offset, delay_ms } => self.abort(id, client, topic, group, offset, delay_ms),
+            Request::Extend { topic, group, offset, lease_ms } => self.extend(id, &topic, &group, offset, lease_ms),
+            Request::Queues { topic } => self.topic_or_error(&topic).map(|topic| Some(self.queues_of(topic))),
+            Request::Pending { topic, group, from, max } => self.pending(&topic, &group, from, max),
+            Request::Steal { topic, group, offset } => self.steal(&topic, &group, offset),
             Request::Ack { topic, group, offset } => self.ack(id, client, &topic, &group, offset),
             Request::Read { topic, offset, max, meta } => self.read(id, client, &topic, offset, max, meta),
             Request::ReadRaw { topic, offset, max_bytes } => self.read_raw(id, client, &topic, offset, max_bytes),
@@ -92,7 +93,7 @@ impl Broker {
             if self.config.auto_create
                 && let Some(name) = &publish.topic
             {
-                self.create_topic(id, name, Settings::NONE)?;
+                self.create_topic(Some(id), name, Settings::NONE)?;
                 client.stall = Some(Stall::Creation(Request::Publish(publish)));
                 return Ok(None);
             }
@@ -177,7 +178,10 @@ impl Broker {
         match client.stall.take() {
             Some(Stall::Line { until_ns, request, slot, .. }) => {
                 self.timers.remove(&(until_ns, Timer::Fetch(id)));
-                self.fetch(id, &mut client, slot, request);
+                match request {
+                    Request::Reserve { .. } => self.reserve(id, &mut client, slot, request),
+                    request => self.fetch(id, &mut client, slot, request),
+                }
                 self.connections_to_serve.insert(id);
             }
             other => client.stall = other,
@@ -187,11 +191,14 @@ impl Broker {
 
     pub(super) fn fetch_timed_out(&mut self, id: ConnectionId) {
         let Some(client) = self.connections.get_mut(&id) else { return };
-        if let Some(Stall::Line { topic, slot, .. }) = &client.stall {
+        if let Some(Stall::Line { topic, slot, until_ns, .. }) = &client.stall {
             let (topic, slot) = (*topic, *slot);
+            let until_ns = *until_ns;
             client.stall = None;
             client.answer(slot, end_of_nothing());
+            self.timers.remove(&(until_ns, Timer::Fetch(id)));
             self.topics[topic.0].borrow_mut().fetchers.retain(|fetcher| *fetcher != id);
+            self.leave_queues(id);
             self.connections_to_serve.insert(id);
         }
     }
@@ -217,7 +224,8 @@ impl Broker {
             return Ok(None);
         }
         let bytes_max = self.config.fetch_bytes_max;
-        let wanted = Wanted { next: offset, limit, messages_max: max, bytes_max, meta, hint: None };
+        let wanted =
+            Wanted { next: offset, limit, messages_max: max, bytes_max, meta, hint: None, deliveries: Vec::new() };
         self.deliver(client, Reader { connection: id, slot, topic: topic_id, group: None }, topic, wanted);
         Ok(None)
     }
@@ -281,6 +289,11 @@ impl Broker {
     }
 }
 
+pub(super) fn no_topic(name: &str) -> RequestError {
+    let sentence = format!("there is no topic {name}; make it with CREATE @{name} (plimsoll create {name})");
+    RequestError::new(Code::NoTopic, sentence)
+}
+
 /// Answers a publish that has an offset, at once where it is as safe already as it is to be, else when it is.
 fn answer_publish(
     io: &Io,
@@ -299,7 +312,7 @@ fn answer_publish(
     if reached || (planted!(io, RepeatAnsweredAtOnce) && offset + u64::from(batch.unwrap_or(1)) < topic.next) {
         return client.answer_now(Slot::Published { offset, level, batch });
     }
-    let waiter = Waiter { offset, batch, connection, request: client.open_slot() };
+    let waiter = Waiter { offset, connection, request: client.open_slot(), answer: Answer::Published { batch } };
     let commit = &mut topic.commit;
     let waiting = if level == Level::Durable { &mut commit.waiting_durable } else { &mut commit.waiting_written };
     group_commit::wait(waiting, waiter);

@@ -8,7 +8,7 @@ use crate::error::{Code, RequestError};
 use crate::io::TopicId;
 use crate::log::anchor::{self, Place, Stop};
 use crate::log::dedup;
-use crate::log::group_commit::Waiter;
+use crate::log::group_commit::{Answer, Waiter};
 use crate::log::retention::{self, Step};
 use crate::protocol::{Reply, TopicRef};
 use alloc::boxed::Box;
@@ -32,7 +32,7 @@ impl Broker {
             return Ok(Some(Reply::Purged { start }));
         }
         let request = client.open_slot();
-        topic.retention.purges.push_back(Waiter { offset: before, connection: id, request, batch: None });
+        topic.retention.purges.push_back(Waiter { offset: before, connection: id, request, answer: Answer::Other });
         topic.want_start(before);
         self.topics_to_pump.insert(topic_id);
         Ok(None)

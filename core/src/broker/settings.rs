@@ -27,7 +27,7 @@ impl Broker {
         settings: Settings,
     ) -> Result<Option<Reply>, RequestError> {
         let Some(there) = self.names.get(&topic) else {
-            self.create_topic(id, &topic, settings)?;
+            self.create_topic(Some(id), &topic, settings)?;
             client.stall = Some(Stall::Creation(Request::Create { topic, settings }));
             return Ok(None);
         };
@@ -69,7 +69,7 @@ impl Broker {
         drop(topic);
         self.spawn(|io| {
             Box::pin(async move {
-                let result = create::replace(&io, &dir, &layout::topic_toml(&dir), Bytes::from(text)).await;
+                let result = create::replace(&io, &dir, &layout::log_toml(&dir), Bytes::from(text)).await;
                 Ended::Altered { topic: topic_id, result }
             })
         });
@@ -116,7 +116,7 @@ impl Broker {
                 self.indexes.bound(self.config.index_bytes);
                 for topic in self.topics.iter().cloned().collect::<Vec<_>>() {
                     let mut topic = topic.borrow_mut();
-                    topic.policy = Policy::new(&topic.toml.settings, &self.config.topic_defaults);
+                    topic.policy = create::policy_of(&topic.dir, &topic.toml, &self.config);
                     topic.retention.due = true;
                     self.topics_to_pump.insert(topic.id);
                 }

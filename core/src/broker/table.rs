@@ -25,6 +25,11 @@ impl Topics {
         id
     }
 
+    /// One that may be gone.
+    pub(super) fn get(&self, id: TopicId) -> Option<&Rc<RefCell<Topic>>> {
+        self.by_id.get(&id.0)
+    }
+
     /// Takes a topic out.
     pub(super) fn take(&mut self, id: TopicId) -> Option<Rc<RefCell<Topic>>> {
         self.by_id.remove(&id.0)
@@ -34,8 +39,9 @@ impl Topics {
         self.by_id.contains_key(&id.0)
     }
 
+    /// How many there are, without journals.
     pub(super) fn len(&self) -> usize {
-        self.by_id.len()
+        self.iter().filter(|topic| !topic.borrow().is_journal).count()
     }
 
     /// In the order in which they were taken in.

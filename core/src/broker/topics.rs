@@ -5,8 +5,9 @@ use crate::connection::{Connection, Slot, Stall};
 use crate::effect::ConnectionId;
 use crate::error::{Code, RequestError};
 use crate::io::TopicId;
+use crate::layout;
 use crate::log::anchor::{self, Place, Stop};
-use crate::log::group_commit::Waiter;
+use crate::log::group_commit::{Answer, Waiter};
 use crate::log::{Roll, Topic, Trouble, create, roll};
 use crate::planted::planted;
 use crate::protocol::{Level, Reply};
@@ -17,7 +18,6 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
-use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::mem;
 
@@ -61,6 +61,9 @@ impl Broker {
         }
         let durable = self.topics[id.0].borrow().durable;
         self.answer_durable_below(id, durable);
+        self.journal_forced(id);
+        self.wake_queues_of(id);
+        self.bury_all();
     }
 
     pub(super) fn answer_durable_below(&mut self, id: TopicId, durable: u64) {
@@ -76,6 +79,8 @@ impl Broker {
 
     /// Everyone who waits for room in this topic tries again.
     pub(super) fn unpark(&mut self, id: TopicId) {
+        self.run_operations(id);
+        self.bury_all();
         let parked = mem::take(&mut self.topics[id.0].borrow_mut().parked);
         for connection in parked {
             self.retry_stalled(connection);
@@ -130,16 +135,16 @@ impl Broker {
 
     pub(super) fn create_topic(
         &mut self,
-        connection: ConnectionId,
+        connection: Option<ConnectionId>,
         name: &str,
         settings: Settings,
     ) -> Result<(), RequestError> {
         if let Some(waiting) = self.creating.get_mut(name) {
-            waiting.push(connection);
+            waiting.extend(connection);
             return Ok(());
         }
         if let Some(deletion) = self.deleting.get_mut(name) {
-            deletion.creators.push(connection);
+            deletion.creators.extend(connection);
             return Ok(());
         }
         let max = self.config.topics_max as usize;
@@ -149,7 +154,7 @@ impl Broker {
                 format!("there are {max} topics already, the most that --max-topics allows"),
             ));
         }
-        self.creating.insert(name.into(), Vec::from([connection]));
+        self.creating.insert(name.into(), connection.into_iter().collect());
         // Several can be in the making: the id is given when it is there.
         let toml = start::new_topic(&self.io, &self.config, name, settings);
         let config = self.config.clone();
@@ -157,7 +162,8 @@ impl Broker {
         let indexes = self.indexes.clone();
         self.spawn(|io| {
             Box::pin(async move {
-                let created = create::create(io, indexes, &config, TopicId(usize::MAX), name.clone(), toml).await;
+                let dir = layout::topic(&name);
+                let created = create::create(io, indexes, &config, TopicId(usize::MAX), name.clone(), dir, toml).await;
                 let result = created.map(Box::new);
                 Ended::Created { name, result }
             })
@@ -166,16 +172,24 @@ impl Broker {
     }
 
     pub(super) fn created(&mut self, name: &str, result: Result<Box<Topic>, Trouble>) {
+        let result = result.map(|topic| {
+            let id = self.topics.add(Rc::new(RefCell::new(*topic)));
+            self.names.insert(name.into(), id);
+            self.arm_age();
+            self.share_recent();
+        });
+        self.making_ended(name, result);
+    }
+
+    /// A topic, or a work queue, has been made, or not: who waits for it goes on.
+    pub(super) fn making_ended(&mut self, name: &str, result: Result<(), Trouble>) {
         let waiting = self.creating.remove(name).unwrap_or_default();
         match result {
-            Ok(topic) => {
-                let id = self.topics.add(Rc::new(RefCell::new(*topic)));
-                self.names.insert(name.into(), id);
-                self.arm_age();
-                self.share_recent();
+            Ok(()) => {
                 for connection in waiting {
                     self.retry_stalled(connection);
                 }
+                self.bury_all();
             }
             Err(Trouble::Full(error)) => {
                 self.disk_is_full(Some(&error));
@@ -200,8 +214,9 @@ impl Broker {
     pub(super) fn share_recent(&mut self) {
         let share = self.config.recent_bytes / self.topics.len().max(1) as u64;
         for topic in self.topics.iter() {
+            let is_journal = topic.borrow().is_journal;
             let recent = &mut topic.borrow_mut().commit.recent;
-            recent.bytes_max = share;
+            recent.bytes_max = if is_journal { 0 } else { share };
             recent.trim();
         }
     }
@@ -215,10 +230,14 @@ fn answer_below(
     to_serve: &mut BTreeSet<ConnectionId>,
 ) {
     // A batch is one frame: with its first message all of it has passed the mark.
-    while let Some(waiter) = waiting.front().copied().filter(|waiter| waiter.offset < mark) {
-        waiting.pop_front();
+    while let Some(waiter) = waiting.pop_front_if(|waiter| waiter.offset < mark) {
         if let Some(client) = connections.get_mut(&waiter.connection) {
-            client.answer(waiter.request, Slot::Published { offset: waiter.offset, level, batch: waiter.batch });
+            let slot = match waiter.answer {
+                Answer::Published { batch } => Slot::Published { offset: waiter.offset, level, batch },
+                Answer::Bytes(bytes) => Slot::Bytes(bytes),
+                Answer::Other => unreachable!("nothing but a publish or an operation waits for a mark"),
+            };
+            client.answer(waiter.request, slot);
             to_serve.insert(waiter.connection);
         }
     }

@@ -1,4 +1,4 @@
-//! Making a topic: whole, or not at all.
+//! Making a topic, or a work queue: whole, or not at all.
 //!
 //! Everything is made and forced inside `<name>.tmp/`, which then gets its name. So half a topic never exists
 //! under its name. Crash story: *the topic that was a tmp* – the parent directory is forced before the topic is used.
@@ -21,7 +21,7 @@ use crate::io::{Io, TopicId};
 use crate::layout;
 use crate::planted::planted;
 use crate::record::LogId;
-use crate::settings::Policy;
+use crate::settings::{Policy, SETTINGS, Setting, Settings};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -29,16 +29,16 @@ use alloc::string::String;
 use bytes::Bytes;
 use core::pin::Pin;
 
-/// Makes the topic. On `Full` what was begun is removed again as far as possible; a leftover is removed at the next start.
+/// Makes the log in this directory. On `Full` what was begun is removed again as far as possible; a leftover is removed at the next start.
 pub(crate) async fn create(
     io: Io,
     indexes: Indexes,
     config: &Config,
     id: TopicId,
     name: String,
+    dir: String,
     toml: TopicToml,
 ) -> Result<Topic, Trouble> {
-    let dir = layout::topic(&name);
     let tmp = layout::tmp(&dir);
     forget_name(&io, &tmp).await?;
     remove_tree(&io, &tmp).await.map_err(Trouble::Halt)?;
@@ -49,7 +49,7 @@ pub(crate) async fn create(
         return Err(trouble);
     }
     io.rename(&tmp, &dir).await.map_err(Trouble::Halt)?;
-    io.force_dir(layout::TOPICS).await.map_err(Trouble::Halt)?;
+    io.force_dir(layout::parent(&dir)).await.map_err(Trouble::Halt)?;
     match open_first(&io, &dir, toml.log_id).await {
         Ok((watermark, segment)) => {
             let mut topic = empty(indexes, config, id, name, dir, toml, watermark);
@@ -74,7 +74,7 @@ pub(crate) async fn unname(io: &Io, dir: &str) -> Result<String, Trouble> {
     let tmp = layout::tmp(dir);
     remove_tree(io, &tmp).await.map_err(Trouble::Halt)?;
     io.rename(dir, &tmp).await.map_err(Trouble::Halt)?;
-    io.force_dir(layout::TOPICS).await.map_err(Trouble::Halt)?;
+    io.force_dir(layout::parent(dir)).await.map_err(Trouble::Halt)?;
     Ok(tmp)
 }
 
@@ -85,7 +85,7 @@ pub(crate) async fn unname(io: &Io, dir: &str) -> Result<String, Trouble> {
 /// is made anew: an empty directory gets the name and loses it again, and that is forced. A power loss in between may leave
 /// the empty directory, which counts as a topic that was not finished.
 pub(crate) async fn forget_name(io: &Io, tmp: &str) -> Result<(), Trouble> {
-    let Some(dir) = layout::topic_left_behind(tmp) else { return Ok(()) };
+    let Some(dir) = layout::left_behind(tmp) else { return Ok(()) };
     if planted!(io, NameComesBack) || io.list(tmp).await.is_err() {
         return Ok(());
     }
@@ -95,7 +95,7 @@ pub(crate) async fn forget_name(io: &Io, tmp: &str) -> Result<(), Trouble> {
         made => made.map_err(Trouble::full_or_halt)?,
     };
     io.call(Effect::RemoveDir { path: dir.into() }).await.map_err(Trouble::Halt)?;
-    io.force_dir(layout::TOPICS).await.map_err(Trouble::Halt)
+    io.force_dir(layout::parent(dir)).await.map_err(Trouble::Halt)
 }
 
 /// Opens the files of a topic that has its name, and marks it as finished.
@@ -119,7 +119,7 @@ async fn open_first(io: &Io, dir: &str, log_id: LogId) -> Result<(FileId, FileId
     Ok((watermark, segment))
 }
 
-/// A topic without segments, marks at 0.
+/// A log without segments, marks at 0.
 pub(crate) fn empty(
     indexes: Indexes,
     config: &Config,
@@ -132,9 +132,10 @@ pub(crate) fn empty(
     Topic {
         id,
         name,
+        policy: policy_of(&dir, &toml, config),
+        is_journal: layout::is_queue(&dir),
         dir,
         toml,
-        policy: Policy::new(&toml.settings, &config.topic_defaults),
         alters: Alters::default(),
         start: 0,
         durable: 0,
@@ -150,6 +151,8 @@ pub(crate) fn empty(
         anchored: 0,
         anchoring: false,
         groups: BTreeMap::new(),
+        queues: BTreeMap::new(),
+        checkpoint_bytes: 0,
         dedup: Dedup::default(),
         parked: VecDeque::new(),
         fetchers: VecDeque::new(),
@@ -160,13 +163,25 @@ pub(crate) fn empty(
     }
 }
 
+/// What holds for the log in this directory. A journal has no settings: what nobody waits for is forced when there is more, or when it has
+/// been quiet.
+pub(crate) fn policy_of(dir: &str, toml: &TopicToml, config: &Config) -> Policy {
+    if !layout::is_queue(dir) {
+        return Policy::new(&toml.settings, &config.topic_defaults);
+    }
+    let mut settings = Settings::NONE;
+    settings.set(Setting::FlushMessages, Some(SETTINGS[Setting::FlushMessages as usize].max));
+    settings.set(Setting::DedupSequences, Some(0));
+    Policy::new(&settings, &Settings::NONE)
+}
+
 async fn fill(io: &Io, dir: &str, toml: &TopicToml) -> Result<(), Trouble> {
-    let inner = [layout::log(dir), layout::groups(dir), layout::queues(dir)];
+    let inner = layout::inner_dirs(dir);
     io.call(Effect::MakeDir { path: dir.into() }).await.map_err(Trouble::full_or_halt)?;
     for path in &inner {
         io.call(Effect::MakeDir { path: path.clone() }).await.map_err(Trouble::full_or_halt)?;
     }
-    new_file(io, layout::topic_toml(dir), Bytes::from(toml.render())).await?;
+    new_file(io, layout::log_toml(dir), Bytes::from(toml.render())).await?;
     // Both slots are valid from creation on: two unreadable slots are damage, not a crash.
     new_file(io, layout::watermark(dir), Bytes::from(watermark::new_file(&first_slot(toml.log_id)))).await?;
     new_file(io, layout::segment(dir, 0), Bytes::new()).await?;
@@ -216,7 +231,7 @@ pub(crate) async fn replace(io: &Io, dir: &str, path: &str, bytes: Bytes) -> Res
     if planted!(io, NoDirectoryForceAtAck) && layout::is_of_groups(path) {
         return Ok(());
     }
-    if planted!(io, NoDirectoryForceAtAlter) && path == layout::topic_toml(dir) {
+    if planted!(io, NoDirectoryForceAtAlter) && path == layout::log_toml(dir) {
         return Ok(());
     }
     io.force_dir(dir).await.map_err(Trouble::Halt)

@@ -71,14 +71,25 @@ struct Force {
 }
 
 /// Someone who waits for a mark to pass an offset.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Waiter {
     pub(crate) offset: u64,
-    /// For a batch: how many messages it has.
-    pub(crate) batch: Option<u32>,
     pub(crate) connection: ConnectionId,
     /// Which of the connection's requests.
     pub(crate) request: u64,
+    /// What it is answered then.
+    pub(crate) answer: Answer,
+}
+
+/// What somebody who waits is answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    /// That the message has reached the level that was waited for; for a batch, how many messages it has.
+    Published { batch: Option<u32> },
+    /// Anything that is known beforehand, encoded.
+    Bytes(Vec<u8>),
+    /// What is known only then.
+    Other,
 }
 
 /// A written batch, kept in memory.
@@ -144,6 +155,8 @@ pub(crate) struct Commit {
     slot_failed: bool,
     pub(crate) waiting_written: VecDeque<Waiter>,
     pub(crate) waiting_durable: VecDeque<Waiter>,
+    /// The broker itself waits for everything up to and including this to be forced.
+    pub(crate) wanted_durable: Option<u64>,
     pub(crate) gather: Gather,
     /// Who filled the queue, and whether it was more than one.
     pub(crate) queue_owner: Option<ConnectionId>,
@@ -388,10 +401,12 @@ impl Topic {
         let commit = &self.commit;
         let covered = commit.waiting_durable.partition_point(|waiter| waiter.offset < commit.emitted);
         let waited_for = commit.waiting_durable.range(..covered).next_back();
+        let wanted = commit.wanted_durable.is_some_and(|wanted| wanted >= commit.forced);
         let at_once = (interval_ns.is_none() && messages.is_none())
             || !config.group_commit
             || commit.flush_now
             || self.roll != Roll::No
+            || wanted
             || waited_for.is_some_and(|waiter| waiter.offset >= commit.forced)
             || messages.is_some_and(|messages| commit.emitted - commit.forced >= messages);
         if at_once {

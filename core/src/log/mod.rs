@@ -101,6 +101,17 @@ pub(crate) struct Space {
     pub(crate) full: bool,
 }
 
+/// What became of an operation for a journal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Appended {
+    /// It has this offset.
+    At(u64),
+    /// A roll, a chunk of space, a write is waited for.
+    Later,
+    /// There is no room on the disk.
+    Full,
+}
+
 /// What became of a message at the door.
 pub(crate) enum Admission {
     /// It has this offset.
@@ -113,7 +124,15 @@ pub(crate) enum Admission {
     Refused(RequestError),
 }
 
-/// A topic.
+/// A work queue, as its topic knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct QueueRef {
+    pub(crate) journal: TopicId,
+    /// Everything below is confirmed, and forced to be so.
+    pub(crate) confirmed: u64,
+}
+
+/// A topic; or the journal of a work queue, which is the same log again.
 pub(crate) struct Topic {
     pub(crate) id: TopicId,
     pub(crate) name: String,
@@ -142,6 +161,11 @@ pub(crate) struct Topic {
     pub(crate) anchored: u64,
     pub(crate) anchoring: bool,
     pub(crate) groups: BTreeMap<String, Group>,
+    pub(crate) queues: BTreeMap<String, QueueRef>,
+    /// It holds operations, and nobody publishes to it or reads it.
+    pub(crate) is_journal: bool,
+    /// Of a journal: what its last checkpoint took.
+    pub(crate) checkpoint_bytes: u64,
     /// What is known of its producers' publishes.
     pub(crate) dedup: Dedup,
     /// Connections whose next publish waits for room, first come first served.
@@ -206,18 +230,13 @@ impl Topic {
             return admission;
         }
 
-        let offset = self.next;
         let durable = self.durable;
-        let segment = self.segments.back_mut().expect("a topic has an active segment");
-        let position = segment.end;
-        let end = offset + u64::from(count);
-        let batch = self.commit.batch_for(config, position, offset, count, size);
         let mut messages = publish.value.reader();
-        match publish.batch {
+        let offset = self.put(config, now, count, size, |bytes, salt, offset| match publish.batch {
             None => {
                 let kind =
                     Kind::Message as u8 | message::flags(has_id, publish.key.is_some(), !publish.headers.is_empty());
-                record::encode(&mut batch.bytes, segment.salt, offset, durable, kind, now.wall_ms, |out| {
+                record::encode(bytes, salt, offset, durable, kind, now.wall_ms, |out| {
                     message::encode_head(out, publish.id, publish.key.as_deref(), &publish.headers);
                     publish.value.pieces().iter().for_each(|piece| out.extend_from_slice(piece));
                 });
@@ -231,32 +250,17 @@ impl Topic {
                 };
                 let mut first = offset;
                 for part in parts.into_iter().filter(|part| *part > 0) {
-                    record::encode(
-                        &mut batch.bytes,
-                        segment.salt,
-                        first,
-                        durable,
-                        Kind::Batch as u8,
-                        now.wall_ms,
-                        |out| {
-                            let id = publish.id.filter(|_| first == offset);
-                            encode_batch(out, id, part, &mut messages);
-                        },
-                    );
+                    record::encode(bytes, salt, first, durable, Kind::Batch as u8, now.wall_ms, |out| {
+                        let id = publish.id.filter(|_| first == offset);
+                        encode_batch(out, id, part, &mut messages);
+                    });
                     first += u64::from(part);
                 }
             }
-        }
-        batch.end = end;
-        segment.index.note(offset, position, now.wall_ms);
-        segment.end += size;
-        self.next = end;
+        });
         if let Some(id) = publish.id {
             self.dedup.note(id, First { offset, count, time_ms: now.wall_ms }, self.window(config));
         }
-        self.last_publish_ns = now.monotonic_ns;
-        self.retention.active_since_ns.get_or_insert(now.monotonic_ns);
-        self.commit.flush_now = false;
         self.commit.gather.count(self.id, mark);
         if self.commit.queue_owner.is_none() {
             self.commit.queue_owner = Some(connection);
@@ -265,6 +269,60 @@ impl Topic {
         }
         self.reserve_ahead(config, io);
         Admission::Admitted(offset)
+    }
+
+    /// Puts an operation into a journal; says its offset, or that its time is later.
+    pub(crate) fn append(&mut self, config: &Config, io: &Io, now: Now, operation: &[u8]) -> Appended {
+        let size = (record::OVERHEAD_BYTES + operation.len()) as u64;
+        self.emit_writes(config, io);
+        // Before a stalled disk operations are not gathered without end (P13).
+        let queued = self.next - self.commit.emitted();
+        if queued >= u64::from(config.queue_messages) || self.commit.queued_bytes() >= config.queue_bytes {
+            return if self.commit.write_blocked() { Appended::Full } else { Appended::Later };
+        }
+        match self.make_room(config, io, size) {
+            None => {}
+            Some(Admission::Refused(_)) => return Appended::Full,
+            Some(_) => return Appended::Later,
+        }
+        let durable = self.durable;
+        let offset = self.put(config, now, 1, size, |bytes, salt, offset| {
+            let kind = Kind::QueueOperation as u8;
+            record::encode(bytes, salt, offset, durable, kind, now.wall_ms, |out| out.extend_from_slice(operation));
+        });
+        self.reserve_ahead(config, io);
+        Appended::At(offset)
+    }
+
+    /// Gives offsets to what has its place, and puts it into the open batch.
+    fn put(
+        &mut self,
+        config: &Config,
+        now: Now,
+        count: u32,
+        size: u64,
+        encode: impl FnOnce(&mut Vec<u8>, Salt, u64),
+    ) -> u64 {
+        let offset = self.next;
+        let end = offset + u64::from(count);
+        let segment = self.segments.back_mut().expect("a topic has an active segment");
+        let position = segment.end;
+        let batch = self.commit.batch_for(config, position, offset, count, size);
+        encode(&mut batch.bytes, segment.salt, offset);
+        batch.end = end;
+        segment.index.note(offset, position, now.wall_ms);
+        segment.end += size;
+        self.next = end;
+        self.last_publish_ns = now.monotonic_ns;
+        self.retention.active_since_ns.get_or_insert(now.monotonic_ns);
+        // What is on its way out, or stops, is not waited for.
+        self.commit.flush_now = self.deleting;
+        offset
+    }
+
+    /// How large a segment may grow. A journal's has room for operations behind the checkpoint that it begins with, however large.
+    fn segment_bytes_max(&self, config: &Config) -> u64 {
+        if self.is_journal { config.journal_bytes + 2 * self.checkpoint_bytes } else { config.segment_bytes }
     }
 
     /// Where a publish with this id was stored, if that is within the topic's window (P16). It may not be written yet.
@@ -343,7 +401,7 @@ impl Topic {
         };
         let segment = self.active();
         // An empty segment is never rolled: its name would be taken. And a segment takes one frame, however large.
-        if self.next > segment.base && segment.end + padded > config.segment_bytes {
+        if self.next > segment.base && segment.end + padded > self.segment_bytes_max(config) {
             self.roll = Roll::Wanted;
             return Some(self.park_or_refuse());
         }
@@ -370,14 +428,16 @@ impl Topic {
             return;
         }
         let end = self.active().end;
-        if self.space.ready < config.segment_bytes && self.space.ready.saturating_sub(end) < config.space_ahead / 2 {
+        if self.space.ready < self.segment_bytes_max(config)
+            && self.space.ready.saturating_sub(end) < config.space_ahead / 2
+        {
             self.reserve(config, io, end);
         }
     }
 
     fn reserve(&mut self, config: &Config, io: &Io, needed: u64) {
         let from = self.space.ready.max(self.commit.written_position);
-        let chunk_end = (from + config.space_ahead).min(config.segment_bytes);
+        let chunk_end = (from + config.space_ahead).min(self.segment_bytes_max(config));
         let end = chunk_end.max(needed);
         let file = self.active().file;
         self.space.coming = Some(end);

@@ -7,6 +7,7 @@
 use super::{Topic, sidecar};
 use crate::effect::{FileId, IoError};
 use crate::error::{Code, RequestError};
+use crate::group::share::Taken;
 use crate::io::Io;
 use crate::log::index::Entry;
 use crate::message::{self, Messages};
@@ -32,7 +33,7 @@ pub(crate) struct Hint {
 }
 
 /// What a reader asks for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) next: u64,
     /// The line when the request was taken up.
@@ -41,6 +42,8 @@ pub(crate) struct Wanted {
     pub(crate) bytes_max: u64,
     pub(crate) meta: bool,
     pub(crate) hint: Option<Hint>,
+    /// Of a work queue: how often each message from `next` on has been reserved. Else empty.
+    pub(crate) deliveries: Vec<u32>,
 }
 
 /// What it gets.
@@ -49,6 +52,8 @@ pub(crate) struct Delivered {
     /// Encoded messages and gaps.
     pub(crate) out: Vec<u8>,
     pub(crate) messages: u64,
+    /// Offsets that are gone: the first, and the one behind the last.
+    pub(crate) gaps: Vec<(u64, u64)>,
     /// The offset after the last one delivered.
     pub(crate) next: u64,
     pub(crate) hint: Option<Hint>,
@@ -81,18 +86,18 @@ struct Place {
 /// Reads messages from `wanted.next` on.
 pub(crate) async fn deliver(io: Io, topic: Rc<RefCell<Topic>>, wanted: Wanted) -> Delivered {
     let mut sink = Sink {
-        wanted,
         delivered: Delivered { next: wanted.next, hint: wanted.hint, ..Delivered::default() },
+        first: wanted.next,
         full: false,
         topic: topic.clone(),
+        wanted,
     };
-    let capacity = (wanted.messages_max.saturating_mul(96)).min(256 << 10) as usize;
+    let capacity = (sink.wanted.messages_max.saturating_mul(96)).min(256 << 10) as usize;
     sink.delivered.out.reserve(capacity);
     while !sink.is_full() {
         let start = topic.borrow().start;
         if sink.delivered.next < start {
-            line::encode_gap(&mut sink.delivered.out, sink.delivered.next, start);
-            sink.delivered.next = start;
+            sink.gap(start);
             continue;
         }
         let recent = topic.borrow().commit.recent.find(sink.delivered.next).cloned();
@@ -261,6 +266,8 @@ pub(crate) async fn find_time(
 
 struct Sink {
     wanted: Wanted,
+    /// What `wanted.deliveries` begins with.
+    first: u64,
     delivered: Delivered,
     full: bool,
     topic: Rc<RefCell<Topic>>,
@@ -279,6 +286,13 @@ impl Sink {
         self.wanted.bytes_max.saturating_sub(self.delivered.out.len() as u64)
     }
 
+    /// What comes before `end` is gone.
+    fn gap(&mut self, end: u64) {
+        line::encode_gap(&mut self.delivered.out, self.delivered.next, end);
+        self.delivered.gaps.push((self.delivered.next, end));
+        self.delivered.next = end;
+    }
+
     /// Takes a frame if it is the next one; says whether to go on.
     fn take(&mut self, base: u64, position: u64, frame: Frame<'_>) -> bool {
         let end = frame.offset + frame.count;
@@ -291,7 +305,7 @@ impl Sink {
         }
         match frame.kind {
             Kind::LostRun | Kind::RemovedRun => {
-                line::encode_gap(&mut self.delivered.out, self.delivered.next, end);
+                self.gap(end);
             }
             _ => {
                 let Some(messages) = message::messages(&frame) else {
@@ -321,7 +335,8 @@ impl Sink {
             if self.is_full() {
                 return false;
             }
-            line::encode_message(&mut self.delivered.out, offset, &message, self.wanted.meta);
+            let deliveries = self.wanted.deliveries.get((offset - self.first) as usize).copied();
+            line::encode_message(&mut self.delivered.out, offset, &message, self.wanted.meta, deliveries);
             self.delivered.messages += 1;
             self.delivered.next = offset + 1;
             let is_last = offset + 1 == frame.offset + frame.count;
@@ -445,4 +460,114 @@ async fn find(
         }
     }
     Ok(())
+}
+
+/// What a consumer of a work queue gets of the messages that were taken for it.
+#[derive(Debug, Default)]
+pub(crate) struct Handed {
+    /// Encoded messages and gaps.
+    pub(crate) out: Vec<u8>,
+    /// The messages in it.
+    pub(crate) offsets: Vec<u64>,
+    /// Offsets that are gone: the first, and the one behind the last.
+    pub(crate) gaps: Vec<(u64, u64)>,
+    /// Damage was met, at this offset.
+    pub(crate) damage: Option<(u64, RequestError)>,
+}
+
+/// Reads messages that were taken for a consumer, in the order in which they were taken, until the reply is large enough; tells of a gap
+/// before them.
+pub(crate) async fn hand_out(
+    io: Io,
+    topic: Rc<RefCell<Topic>>,
+    gap: Option<(u64, u64)>,
+    taken: Vec<Taken>,
+    limit: u64,
+    bytes_max: u64,
+    meta: bool,
+) -> Handed {
+    let mut handed = Handed::default();
+    if let Some((first, end)) = gap {
+        line::encode_gap(&mut handed.out, first, end);
+        handed.gaps.push((first, end));
+    }
+    for run in taken.chunk_by(|one, next| one.offset + 1 == next.offset) {
+        let (next, end) = (run[0].offset, run[0].offset + run.len() as u64);
+        // What the gap before it has told already.
+        let told = handed.gaps.last().map_or(0, |gap| gap.1);
+        if told >= end {
+            continue;
+        }
+        let left = bytes_max.saturating_sub(handed.out.len() as u64);
+        if left == 0 {
+            break;
+        }
+        let skipped = told.saturating_sub(next) as usize;
+        let deliveries = run[skipped..].iter().map(|taken| taken.deliveries).collect();
+        let wanted = Wanted {
+            next: next.max(told),
+            limit: end.min(limit),
+            messages_max: run.len() as u64,
+            bytes_max: left,
+            meta,
+            hint: None,
+            deliveries,
+        };
+        let begin = wanted.next;
+        let delivered = deliver(io.clone(), topic.clone(), wanted).await;
+        let is_gone = |offset: &u64| delivered.gaps.iter().any(|gap| (gap.0..gap.1).contains(offset));
+        handed.offsets.extend((begin..delivered.next.min(end)).filter(|offset| !is_gone(offset)));
+        handed.out.extend_from_slice(&delivered.out);
+        handed.gaps.extend(delivered.gaps);
+        if let Some(damage) = delivered.damage {
+            handed.damage = Some((delivered.next, damage));
+            break;
+        }
+        if delivered.next < end {
+            break;
+        }
+    }
+    handed
+}
+
+/// A message as it is stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Stored {
+    pub(crate) timestamp_ms: i64,
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) headers: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) value: Vec<u8>,
+}
+
+/// One message below the line; `None`: it is gone.
+pub(crate) async fn message(io: Io, topic: Rc<RefCell<Topic>>, offset: u64) -> Result<Option<Stored>, RequestError> {
+    let is_gone = |topic: &Rc<RefCell<Topic>>| offset < topic.borrow().start;
+    let Some(place) = locate(&io, &topic, offset, None).await else {
+        return if is_gone(&topic) { Ok(None) } else { Err(corrupt(&topic, offset, 0, 0, "no segment holds it")) };
+    };
+    // A run, which stands for messages that are gone, or the message.
+    let mut found = None;
+    find(&io, &topic, place, place.end, &mut |_, frame| {
+        if frame.offset + frame.count <= offset {
+            return true;
+        }
+        let own = |message: message::Message<'_>| Stored {
+            timestamp_ms: message.timestamp_ms,
+            key: message.key.map(<[u8]>::to_vec),
+            headers: message.headers().map(|(name, value)| (name.to_vec(), value.to_vec())).collect(),
+            value: message.value.to_vec(),
+        };
+        let mut messages = message::messages(&frame).into_iter().flatten();
+        let is_run = matches!(frame.kind, Kind::LostRun | Kind::RemovedRun);
+        let stored = messages.find(|(at, _)| *at == offset).map(|(_, message)| own(message));
+        found = if is_run { Some(None) } else { stored.map(Some) };
+        false
+    })
+    .await
+    .map_err(|position| corrupt(&topic, offset, place.base, position, "a damaged record"))?;
+    match found {
+        Some(found) => Ok(found),
+        None if is_gone(&topic) => Ok(None),
+        None => Err(corrupt(&topic, offset, place.base, place.position, "a record is missing")),
+    }
 }

@@ -32,11 +32,12 @@ use super::watermark::{self, Slot, Watermark};
 use crate::config::Config;
 use crate::effect::{Effects, FieldValue, FileId, HaltKind, IoError, IoErrorKind, Report};
 use crate::event::{Event, Now};
+use crate::group::journal::Replayed;
 use crate::group::offset_file;
 use crate::io::{Io, Owner, Task, TaskId, poll};
 use crate::layout;
 use crate::planted::planted;
-use crate::record::{self, Decoded, Frame, Invalid, Kind, LogId, Salt};
+use crate::record::{self, Decoded, Frame, Invalid, Kind, LogId, PREFIX_BYTES, Salt};
 use crate::settings::Policy;
 use alloc::boxed::Box;
 use alloc::format;
@@ -136,11 +137,15 @@ pub struct SegmentFindings {
     pub end: u64,
 }
 
-/// One topic as it was found. Nothing of it has been changed.
+/// One topic as it was found, or the journal of a work queue. Nothing of it has been changed.
 #[derive(Debug)]
 pub struct TopicFindings {
-    /// Its name.
+    /// The topic's name.
     pub name: String,
+    /// Of a journal: the work queue.
+    pub group: Option<String>,
+    /// The journals of the topic's work queues.
+    pub queues: Vec<TopicFindings>,
     /// What follows.
     pub conclusion: Conclusion,
     /// Messages from the start to the end of the log.
@@ -173,6 +178,8 @@ pub struct TopicFindings {
     pub(crate) below_start: Vec<u64>,
     /// Where in the last segment the frame at the line begins (the segment's own begin if the line is lower).
     pub(crate) line_position: u64,
+    /// Of a journal: what its operations come to.
+    pub(crate) replayed: Replayed,
     /// What the log, and the file of what has gone from it, say of its producers.
     pub(crate) dedup: Dedup,
     /// The index of the last segment up to there.
@@ -180,9 +187,11 @@ pub struct TopicFindings {
 }
 
 impl TopicFindings {
-    fn new(name: &str, stride: u64) -> TopicFindings {
+    fn new(name: &str, group: Option<&str>, stride: u64) -> TopicFindings {
         TopicFindings {
             name: name.into(),
+            group: group.map(String::from),
+            queues: Vec::new(),
             conclusion: Conclusion::Corrupt,
             records: 0,
             line: 0,
@@ -201,6 +210,7 @@ impl TopicFindings {
             segments: Vec::new(),
             below_start: Vec::new(),
             line_position: 0,
+            replayed: Replayed::default(),
             dedup: Dedup::default(),
             index_below_line: Index::new(stride),
         }
@@ -230,9 +240,20 @@ impl TopicFindings {
         // Both of them: a torn one was being written again, and that begins only when the name has been forced.
         let is_first = |slot: Option<Slot>| slot.is_some_and(|slot| slot.sequence == watermark::SEQUENCE_UNFINISHED);
         let first_slots = is_first(self.slots.running) && is_first(self.slots.anchored);
-        let nothing_in_it =
-            self.groups.is_empty() && matches!(self.segments[..], [FoundSegment { base: 0, length: 0, .. }]);
+        let nothing_in_it = self.groups.is_empty()
+            && self.queues.is_empty()
+            && matches!(self.segments[..], [FoundSegment { base: 0, length: 0, .. }]);
         self.conclusion == Conclusion::Ok && (self.watermark.is_none() || first_slots && nothing_in_it)
+    }
+
+    /// The topic's name, with the queue's behind it.
+    pub fn full_name(&self) -> String {
+        self.group.as_ref().map_or(self.name.clone(), |group| format!("{}/{group}", self.name))
+    }
+
+    /// It, and the journals of its work queues.
+    pub(crate) fn with_queues(&self) -> impl Iterator<Item = &TopicFindings> {
+        [self].into_iter().chain(&self.queues)
     }
 
     /// Closes its files: it will not be served.
@@ -241,8 +262,9 @@ impl TopicFindings {
         files.for_each(|file| io.close(file));
     }
 
-    fn dir(&self) -> String {
-        layout::topic(&self.name)
+    pub(crate) fn dir(&self) -> String {
+        let dir = layout::topic(&self.name);
+        self.group.as_ref().map_or(dir.clone(), |group| layout::queue(&dir, group))
     }
 
     fn damaged(mut self, reason: &'static str, file: String, position: u64, expected: u64) -> TopicFindings {
@@ -254,8 +276,11 @@ impl TopicFindings {
     /// The `RECOVERY` line.
     pub fn report(&self) -> Report {
         use FieldValue::{Number, Text};
-        let mut fields = Vec::from([
-            ("topic", Text(self.name.clone())),
+        let mut fields = Vec::from([("topic", Text(self.name.clone()))]);
+        if let Some(group) = &self.group {
+            fields.push(("queue", Text(group.clone())));
+        }
+        fields.extend([
             ("status", Text(self.conclusion.as_str().into())),
             ("records", Number(self.records)),
             ("durable", Number(self.line)),
@@ -273,6 +298,10 @@ impl TopicFindings {
                 fields.push(("validRecordAt", Number(at)));
             }
             fields.push(("file", Text(damage.file.clone())));
+        }
+        if self.group.is_some() {
+            fields.push(("pending", Number(self.replayed.pending.len() as u64)));
+            fields.push(("bytes", Number(self.bytes)));
         }
         fields.push(("elapsedMs", Number(self.elapsed_ms)));
         Report { name: "RECOVERY", fields }
@@ -293,9 +322,15 @@ pub struct DirectoryFindings {
 }
 
 impl DirectoryFindings {
+    /// Topics and journals with damage below the evidence of durability.
+    pub fn corrupt(&self) -> impl Iterator<Item = &TopicFindings> {
+        let all = self.topics.iter().flat_map(TopicFindings::with_queues);
+        all.filter(|topic| topic.conclusion == Conclusion::Corrupt)
+    }
+
     /// Why the start has to be refused, if it has (P7). Topics of a newer format alone are no damage.
     pub fn refusal(&self) -> Option<HaltKind> {
-        let mut damages = self.topics.iter().filter(|topic| topic.conclusion == Conclusion::Corrupt).peekable();
+        let mut damages = self.corrupt().peekable();
         damages.peek()?;
         let newer = |topic: &TopicFindings| topic.damage.as_ref().is_some_and(|damage| damage.reason == UNKNOWN_FORMAT);
         Some(if damages.all(newer) { HaltKind::Directory } else { HaltKind::Corrupt })
@@ -310,7 +345,7 @@ pub(crate) async fn inspect(io: &Io, config: &Config) -> Result<DirectoryFinding
         if entry.name.ends_with(layout::TMP) {
             findings.leftovers.push(path);
         } else if entry.is_dir && layout::is_topic_name(&entry.name) {
-            findings.topics.push(inspect_topic(io, config, &entry.name).await?);
+            findings.topics.push(inspect_topic(io, config, &entry.name, None).await?);
         } else {
             findings.unknown.push(path);
         }
@@ -318,11 +353,32 @@ pub(crate) async fn inspect(io: &Io, config: &Config) -> Result<DirectoryFinding
     Ok(findings)
 }
 
-async fn inspect_topic(io: &Io, config: &Config, name: &str) -> Result<TopicFindings, IoError> {
+async fn inspect_topic(io: &Io, config: &Config, name: &str, group: Option<&str>) -> Result<TopicFindings, IoError> {
     let begun = io.now().monotonic_ns;
-    let mut findings = inspect_files(io, config, TopicFindings::new(name, config.index_stride_bytes)).await?;
+    let mut findings = TopicFindings::new(name, group, config.index_stride_bytes);
+    // Their operations are evidence of what the topic had.
+    if group.is_none() {
+        inspect_queues(io, config, &mut findings).await?;
+    }
+    let mut findings = inspect_files(io, config, findings).await?;
     findings.elapsed_ms = io.now().monotonic_ns.saturating_sub(begun) / 1_000_000;
     Ok(findings)
+}
+
+async fn inspect_queues(io: &Io, config: &Config, topic: &mut TopicFindings) -> Result<(), IoError> {
+    let dir = layout::queues(&topic.dir());
+    for entry in list_or_nothing(io, &dir).await? {
+        let path = format!("{dir}/{}", entry.name);
+        if entry.name.ends_with(layout::TMP) {
+            topic.leftovers.push(path);
+        } else if entry.is_dir && layout::is_group_name(&entry.name) {
+            let queue = Box::pin(inspect_topic(io, config, &topic.name, Some(&entry.name)));
+            topic.queues.push(queue.await?);
+        } else {
+            topic.unknown.push(path);
+        }
+    }
+    Ok(())
 }
 
 async fn inspect_files(io: &Io, config: &Config, mut topic: TopicFindings) -> Result<TopicFindings, IoError> {
@@ -338,11 +394,11 @@ async fn inspect_files(io: &Io, config: &Config, mut topic: TopicFindings) -> Re
         let path = format!("{dir}/{}", entry.name);
         if entry.name.ends_with(layout::TMP) {
             topic.leftovers.push(path);
-        } else if !layout::is_topic_entry(&entry.name) {
+        } else if !(if topic.group.is_some() { layout::is_queue_entry } else { layout::is_topic_entry })(&entry.name) {
             topic.unknown.push(path);
         }
     }
-    let toml = layout::topic_toml(&dir);
+    let toml = layout::log_toml(&dir);
     topic.toml = match read_small(io, &toml).await?.map(|bytes| TopicToml::parse(&bytes)) {
         Some(Ok(file)) => file,
         Some(Err(FileError::UnknownFormat(_))) => return Ok(topic.damaged(UNKNOWN_FORMAT, toml, 0, 0)),
@@ -365,7 +421,7 @@ async fn inspect_files(io: &Io, config: &Config, mut topic: TopicFindings) -> Re
     };
     (topic.line, topic.start) = (slot.durable, slot.start);
 
-    // The groups.
+    // The groups. A journal has none, nor producers.
     for entry in list_or_nothing(io, &layout::groups(&dir)).await? {
         let path = format!("{}/{}", layout::groups(&dir), entry.name);
         if entry.name.ends_with(layout::TMP) {
@@ -425,15 +481,28 @@ async fn inspect_files(io: &Io, config: &Config, mut topic: TopicFindings) -> Re
         topic.dedup.note(id, publish, window);
     }
     let mut expected = first;
+    // The first frame of a journal that is no operation, though its checksum fits.
+    let mut unreadable = None;
     for (at, &base) in bases.iter().enumerate() {
         let path = layout::segment(&dir, base);
         let (file, length) = io.open(path.clone()).await?;
         let next_base = bases.get(at + 1).copied();
         let salt = Salt::new(&topic.toml.log_id, base);
-        let mut scanned = scan_segment(io, stride, file, length, salt, base, next_base, topic.line, &mut |frame| {
-            topic.dedup.note_frame(frame, window);
-        })
-        .await?;
+        let mut scanned =
+            scan_segment(io, stride, file, length, salt, base, next_base, topic.line, &mut |frame| match topic.group {
+                None => topic.dedup.note_frame(frame, window),
+                Some(_) if frame.kind == Kind::Padding => {}
+                Some(_) => {
+                    let operation = (frame.kind == Kind::QueueOperation).then(|| &frame.payload[PREFIX_BYTES..]);
+                    if operation.and_then(|operation| topic.replayed.apply(operation)).is_none() {
+                        unreadable.get_or_insert(frame.offset);
+                    }
+                }
+            })
+            .await?;
+        if let Some(offset) = unreadable {
+            return Ok(topic.damaged("operation-unreadable", path, 0, offset));
+        }
         expected = scanned.expected;
         topic.bytes += scanned.end;
         topic.end = expected;
@@ -466,7 +535,8 @@ fn slots_of(bytes: &[u8], log_id: &LogId) -> Watermark {
 
 /// Applies the table to a log whose earlier segments are whole.
 fn judge(io: &Io, mut topic: TopicFindings, path: String, scanned: Scanned) -> TopicFindings {
-    let mut groups = topic.groups.iter().map(|(_, offset)| *offset).max().unwrap_or(0);
+    let by_groups = topic.groups.iter().map(|(_, offset)| *offset);
+    let mut groups = by_groups.chain(topic.queues.iter().map(|queue| queue.replayed.next)).max().unwrap_or(0);
     if planted!(io, GroupsNoEvidence) {
         groups = 0;
     }

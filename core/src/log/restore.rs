@@ -51,9 +51,9 @@ pub(crate) async fn restore(
     id: TopicId,
     found: &mut TopicFindings,
 ) -> Result<Rc<RefCell<Topic>>, Trouble> {
-    let dir = layout::topic(&found.name);
+    let dir = found.dir();
     let watermark = found.watermark.expect("a topic that is not corrupt has its watermark file");
-    let name = found.name.clone();
+    let name = found.full_name();
     let mut topic = create::empty(indexes.clone(), config, id, name, dir.clone(), found.toml, watermark);
     topic.start = found.start;
     topic.retention = Retention::recovered(found.start);
@@ -78,18 +78,18 @@ pub(crate) async fn restore(
         }
         if !planted!(io, NoSettingsRewrite) {
             let text = Bytes::from(found.toml.render());
-            replace(io, &dir, &layout::topic_toml(&dir), text).await?;
+            replace(io, &dir, &layout::log_toml(&dir), text).await?;
         }
     }
     let forced = if planted!(io, RollWithoutAnchor) { 1 } else { found.segments.len() };
     for segment in found.segments.iter().rev().take(forced).rev() {
         io.force(segment.file).await.map_err(Trouble::Halt)?;
     }
-    force_file(io, layout::topic_toml(&dir)).await?;
+    force_file(io, layout::log_toml(&dir)).await?;
     if found.dedup.is_stored {
         force_file(io, layout::producers(&dir)).await?;
     }
-    for path in [layout::log(&dir), layout::groups(&dir), layout::queues(&dir)] {
+    for path in layout::inner_dirs(&dir) {
         io.make_dir(&path).await.map_err(Trouble::full_or_halt)?;
         io.force_dir(&path).await.map_err(Trouble::Halt)?;
     }
@@ -131,12 +131,19 @@ pub(crate) async fn settle(io: &Io, topic: &Rc<RefCell<Topic>>, found: &TopicFin
         anchor::anchor(io, topic, first, Stop::Open).await?;
     }
     remove_below_start(io, found).await?;
-    let dir = layout::topic(&found.name);
+    let dir = found.dir();
     for path in &found.leftovers {
-        remove_leftover(io, path).await?;
+        match create::forget_name(io, path).await {
+            // A queue that was deleted, or not finished: it stays until a start with more room.
+            Err(Trouble::Full(_)) => {}
+            forgotten => {
+                forgotten?;
+                remove_leftover(io, path).await?;
+            }
+        }
     }
     if !found.below_start.is_empty() || !found.leftovers.is_empty() {
-        for path in [layout::log(&dir), layout::groups(&dir), dir] {
+        for path in layout::inner_dirs(&dir).into_iter().chain([dir]) {
             io.force_dir(&path).await.map_err(Trouble::Halt)?;
         }
     }
@@ -145,7 +152,7 @@ pub(crate) async fn settle(io: &Io, topic: &Rc<RefCell<Topic>>, found: &TopicFin
 
 /// Oldest first.
 async fn remove_below_start(io: &Io, found: &TopicFindings) -> Result<(), Trouble> {
-    let dir = layout::topic(&found.name);
+    let dir = found.dir();
     for base in &found.below_start {
         io.remove(&layout::segment(&dir, *base)).await.map_err(Trouble::Halt)?;
     }

@@ -112,7 +112,9 @@ impl Topic {
         if bytes_kept.is_none() && oldest_ms.is_none() && !wants_consumed {
             return self.start;
         }
-        let consumed = self.groups.values().map(Group::lowest).min().filter(|_| wants_consumed);
+        let by_groups = self.groups.values().map(Group::lowest);
+        let by_queues = self.queues.values().map(|queue| queue.confirmed);
+        let consumed = by_groups.chain(by_queues).min().filter(|_| wants_consumed);
         // What has an offset and is not written may still be lost, so it is not counted as kept.
         let active_bytes = if is_closing { self.active().end } else { self.commit.written_position };
         let closed = self.segments.iter().rev().skip(1);

@@ -437,7 +437,7 @@ static PUBB: Verb = Verb {
 type Read = fn(&mut Words<'_>) -> Result<Request, RequestError>;
 
 /// The verbs whose requests are one line of words.
-static VERBS: [(Verb, Read); 17] = [
+static VERBS: [(Verb, Read); 24] = [
     (Verb { name: "FETCH", usage: "FETCH [@topic] <group> <max messages> <wait ms> [META]" }, |words| {
         Ok(Request::Fetch {
             topic: words.topic()?,
@@ -449,6 +449,52 @@ static VERBS: [(Verb, Read); 17] = [
     }),
     (Verb { name: "ACK", usage: "ACK [@topic] <group> <offset>" }, |words| {
         Ok(Request::Ack { topic: words.topic()?, group: words.group()?, offset: words.number("the offset")? })
+    }),
+    (Verb { name: "RESERVE", usage: "RESERVE [@topic] <group> <max messages> <wait ms> <lease ms> [META]" }, |words| {
+        Ok(Request::Reserve {
+            topic: words.topic()?,
+            group: words.group()?,
+            max: words.positive("the number of messages")?,
+            wait_ms: words.number("the wait in ms")?,
+            lease_ms: words.positive("the lease in ms")?,
+            meta: words.meta()?,
+        })
+    }),
+    (Verb { name: "CONFIRM", usage: "CONFIRM [@topic] <group> <offset>…" }, |words| {
+        let (topic, group) = (words.topic()?, words.group()?);
+        let mut offsets = Vec::from([words.number("the offset")?]);
+        while !words.rest.is_empty() {
+            offsets.push(words.number("the offset")?);
+        }
+        Ok(Request::Confirm { topic, group, offsets })
+    }),
+    (Verb { name: "ABORT", usage: "ABORT [@topic] <group> <offset> [<delay ms>]" }, |words| {
+        Ok(Request::Abort {
+            topic: words.topic()?,
+            group: words.group()?,
+            offset: words.number("the offset")?,
+            delay_ms: words.number_or("the delay in ms", 0)?,
+        })
+    }),
+    (Verb { name: "EXTEND", usage: "EXTEND [@topic] <group> <offset> <lease ms>" }, |words| {
+        Ok(Request::Extend {
+            topic: words.topic()?,
+            group: words.group()?,
+            offset: words.number("the offset")?,
+            lease_ms: words.positive("the lease in ms")?,
+        })
+    }),
+    (Verb { name: "QUEUES", usage: "QUEUES [@topic]" }, |words| Ok(Request::Queues { topic: words.topic()? })),
+    (Verb { name: "PENDING", usage: "PENDING [@topic] <group> [<from offset> [<max messages>]]" }, |words| {
+        Ok(Request::Pending {
+            topic: words.topic()?,
+            group: words.group()?,
+            from: words.number_or("the offset", 0)?,
+            max: words.number_or("the number of messages", PENDING_MAX)?.clamp(1, PENDING_MAX),
+        })
+    }),
+    (Verb { name: "STEAL", usage: "STEAL [@topic] <group> <offset>" }, |words| {
+        Ok(Request::Steal { topic: words.topic()?, group: words.group()?, offset: words.number("the offset")? })
     }),
     (Verb { name: "READ", usage: "READ [@topic] <offset> <max messages> [META]" }, |words| {
         Ok(Request::Read {
@@ -497,8 +543,8 @@ static VERBS: [(Verb, Read); 17] = [
     (Verb { name: "QUIT", usage: "QUIT" }, |_| Ok(Request::Quit)),
 ];
 
-/// Verbs of the protocol that this version does not carry out.
-const NOT_IN_THIS_VERSION: [&str; 4] = ["RESERVE", "CONFIRM", "ABORT", "EXTEND"];
+/// The most lines of an answer to PENDING (P13).
+const PENDING_MAX: u64 = 10_000;
 
 fn request(name: &[u8], rest: &[u8]) -> Result<Request, RequestError> {
     let Some((verb, read)) = VERBS.iter().find(|(verb, _)| verb.name.as_bytes() == name) else {
@@ -637,6 +683,11 @@ impl<'a> Words<'a> {
         parse_number(word).ok_or_else(|| {
             self.wrong(format_args!("{what} must be a whole number from 0 to {}, not {}", u64::MAX, quoted(word)))
         })
+    }
+
+    /// A number that may be left out.
+    fn number_or(&mut self, what: &str, default: u64) -> Result<u64, RequestError> {
+        if self.rest.is_empty() { Ok(default) } else { self.number(what) }
     }
 
     fn positive(&mut self, what: &str) -> Result<u64, RequestError> {
@@ -778,20 +829,12 @@ fn empty() -> RequestError {
     RequestError::new(Code::Empty, "a message has at least one byte; nothing was stored")
 }
 
-fn not_in_this_version(what: &str) -> RequestError {
-    RequestError::new(Code::BadRequest, format!("{what} is not supported by this version; HELLO answers which it is"))
-}
-
 fn unknown_verb(verb: &[u8]) -> RequestError {
-    let is = |name: &str| name.as_bytes() == verb;
-    if NOT_IN_THIS_VERSION.into_iter().any(is) {
-        return not_in_this_version(&String::from_utf8_lossy(verb));
-    }
     let names = || [PUB.name, PUBN.name, PUBB.name].into_iter().chain(VERBS.iter().map(|(verb, _)| verb.name));
     let known = names().collect::<Vec<_>>().join(" ");
     let what = if verb.is_empty() {
         String::from("a line begins with a verb")
-    } else if names().chain(NOT_IN_THIS_VERSION).any(|name| name.as_bytes().eq_ignore_ascii_case(verb)) {
+    } else if names().any(|name| name.as_bytes().eq_ignore_ascii_case(verb)) {
         format!("a verb is written in capitals, not {}", quoted(verb))
     } else {
         format!("{} is not a verb", quoted(verb))

@@ -200,6 +200,77 @@ pub enum Request {
         /// Everything up to and including this.
         offset: u64,
     },
+    /// `RESERVE`.
+    Reserve {
+        /// From where.
+        topic: TopicRef,
+        /// For which work queue.
+        group: String,
+        /// How many messages at most; at least 1.
+        max: u64,
+        /// How long to wait for the first one, milliseconds.
+        wait_ms: u64,
+        /// For how long they are this connection's alone, milliseconds; at least 1.
+        lease_ms: u64,
+        /// Whether messages come with time, key, headers and the count of their deliveries.
+        meta: bool,
+    },
+    /// `CONFIRM`.
+    Confirm {
+        /// From where.
+        topic: TopicRef,
+        /// In which work queue.
+        group: String,
+        /// All of them, or none if one of them is not this connection's. At least one.
+        offsets: Vec<u64>,
+    },
+    /// `ABORT`.
+    Abort {
+        /// From where.
+        topic: TopicRef,
+        /// In which work queue.
+        group: String,
+        /// What is given back.
+        offset: u64,
+        /// How long before it can be reserved again, milliseconds.
+        delay_ms: u64,
+    },
+    /// `EXTEND`.
+    Extend {
+        /// From where.
+        topic: TopicRef,
+        /// In which work queue.
+        group: String,
+        /// What is kept for longer.
+        offset: u64,
+        /// For how long from now, milliseconds; at least 1.
+        lease_ms: u64,
+    },
+    /// `QUEUES`.
+    Queues {
+        /// Of which topic.
+        topic: TopicRef,
+    },
+    /// `PENDING`.
+    Pending {
+        /// Of which topic.
+        topic: TopicRef,
+        /// Of which work queue.
+        group: String,
+        /// From this offset on.
+        from: u64,
+        /// How many at most; at least 1.
+        max: u64,
+    },
+    /// `STEAL`.
+    Steal {
+        /// Of which topic.
+        topic: TopicRef,
+        /// In which work queue.
+        group: String,
+        /// Whoever has it reserved loses it.
+        offset: u64,
+    },
     /// `READ`.
     Read {
         /// From where.
@@ -333,6 +404,59 @@ pub struct GroupStatus {
     pub held: bool,
 }
 
+/// One work queue, for `QUEUES`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct QueueStatus {
+    /// Its name.
+    pub group: String,
+    /// Everything below has been confirmed.
+    pub confirmed: u64,
+    /// The first offset that has never been reserved.
+    pub next: u64,
+    /// Messages that could be reserved now: those never reserved, and those given back.
+    pub ready: u64,
+    /// Messages that are reserved.
+    pub reserved: u64,
+    /// Messages that were given back and are not due yet.
+    pub delayed: u64,
+    /// Messages on their way to the dead letters.
+    pub dying: u64,
+    /// Connections that wait for a message.
+    pub waiting: u64,
+    /// Bytes of the journal.
+    pub journal_bytes: u64,
+}
+
+/// How a message that was reserved once and is not confirmed stands, for `PENDING`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PendingState {
+    /// Reserved by this connection, for so many milliseconds more.
+    Reserved {
+        /// The number by which the broker knows the connection.
+        connection: u64,
+        /// Milliseconds.
+        left_ms: u64,
+    },
+    /// Given back; it can be reserved in so many milliseconds (0: now).
+    Ready {
+        /// Milliseconds.
+        due_ms: u64,
+    },
+    /// On its way to the dead letters.
+    Dying,
+}
+
+/// One message of a work queue, for `PENDING`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PendingStatus {
+    /// Its offset.
+    pub offset: u64,
+    /// How often it was reserved.
+    pub deliveries: u32,
+    /// What it waits for.
+    pub state: PendingState,
+}
+
 /// What a client is answered. Delivered messages are not here: a codec writes them straight into the reply that is
 /// being built, see [`line::encode_message`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -352,6 +476,30 @@ pub enum Reply {
     Acked {
         /// The committed offset: everything below is acknowledged.
         committed: u64,
+    },
+    /// `CONFIRMED <count>`.
+    Confirmed {
+        /// How many messages the request named.
+        count: u64,
+    },
+    /// `ABORTED <offset>`.
+    Aborted {
+        /// The message that was given back.
+        offset: u64,
+    },
+    /// `EXTENDED <offset>`.
+    Extended {
+        /// The message that is kept for longer.
+        offset: u64,
+    },
+    /// `QUEUE …` lines and `END <count>`.
+    Queues(Vec<QueueStatus>),
+    /// `PENDING …` lines and `END <count>`.
+    Pending(Vec<PendingStatus>),
+    /// `STOLEN <offset>`.
+    Stolen {
+        /// The message that can be reserved by others now.
+        offset: u64,
     },
     /// `SOUGHT <offset>`.
     Sought {

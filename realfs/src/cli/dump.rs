@@ -319,7 +319,7 @@ impl Segment {
 fn log_id_beside(path: &Path) -> Option<LogId> {
     let topic = path.parent()?.parent()?;
     let read = |name: String| std::fs::read(topic.join(name.trim_start_matches('/'))).ok();
-    let written = read(layout::topic_toml("")).and_then(|bytes| TopicToml::parse(&bytes).ok());
+    let written = read(layout::log_toml("")).and_then(|bytes| TopicToml::parse(&bytes).ok());
     written.map(|toml| toml.log_id).or_else(|| {
         let slots = Watermark::read(&read(layout::watermark(""))?);
         slots.current().map(|slot| slot.log_id)

@@ -233,10 +233,10 @@ fn reply_of_messages() -> Vec<u8> {
     let plain = [b"\0\0\0\0\0\0\0\0\0\0\0\0\0plain".to_vec(), b"\0\0\0\0\0\0\0\0\0\0\0\0\0ends in\r".to_vec()];
 
     let mut out = Vec::new();
-    line::encode_message(&mut out, 7, &message::Message::parse(&plain[0]).unwrap(), false);
-    line::encode_message(&mut out, 8, &message::Message::parse(&plain[1]).unwrap(), false);
+    line::encode_message(&mut out, 7, &message::Message::parse(&plain[0]).unwrap(), false, None);
+    line::encode_message(&mut out, 8, &message::Message::parse(&plain[1]).unwrap(), false, None);
     line::encode_gap(&mut out, 9, 12);
-    line::encode_message(&mut out, 12, &full, true);
+    line::encode_message(&mut out, 12, &full, true, None);
     line::encode_end(&mut out, 3);
     out
 }
@@ -339,7 +339,7 @@ fn a_publisher_repeats_what_was_not_stored() {
         expect("PUB DURABLE a\n"),
         reply("OK 1 DURABLE\n"),
     ]);
-    let mut publisher = Publisher::new(connect(&address), None, Level::Durable, 2, false);
+    let mut publisher = Publisher::new(connect(&address), None, Level::Durable, 2, false, None);
     publisher.push(&Publication::new(b"a")).unwrap();
     publisher.push(&Publication::new(b"b")).unwrap();
     let (summary, error) = publisher.finish();
@@ -421,7 +421,7 @@ fn a_publisher_repeats_lost_ones_only_when_told_to() {
     thread.join().unwrap();
 
     let (address, thread) = script("");
-    let (summary, third) = publish(&address, false);
+    let (summary, third) = publish(&address, false, None);
     assert!(third.unwrap_err().is_indeterminate());
     assert_eq!((summary.stored, summary.repeated), (1, 0));
     assert!(summary.unknown >= 1);

@@ -226,7 +226,7 @@ impl Rollback {
         flipped: Option<(String, u64)>,
     ) -> Option<Rollback> {
         // The log must be the same one.
-        let toml = plimsoll_core::layout::topic_toml(&format!("topics/{topic}"));
+        let toml = plimsoll_core::layout::log_toml(&format!("topics/{topic}"));
         if backup.read_file(&toml)? != disk.read_file(&toml)? {
             return None;
         }

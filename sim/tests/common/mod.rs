@@ -100,7 +100,7 @@ pub(crate) fn count(trace: &[String], what: &str) -> usize {
 
 /// The salt of a segment, from the topic's file.
 pub(crate) fn salt(disk: &NaiveDisk, topic: &str, base: u64) -> Salt {
-    let toml = disk.file(&layout::topic_toml(&layout::topic(topic))).expect("topic.toml");
+    let toml = disk.file(&layout::log_toml(&layout::topic(topic))).expect("topic.toml");
     Salt::new(&TopicToml::parse(toml).expect("a topic file").log_id, base)
 }
 

@@ -1,7 +1,7 @@
 //! Replies to bytes. Messages are the hot path: numbers are formatted on the stack, everything is appended to one buffer.
 
 use crate::message::Message;
-use crate::protocol::{Reply, percent};
+use crate::protocol::{PendingState, Reply, percent};
 use alloc::vec::Vec;
 
 /// Appends a reply, all its lines with their newlines.
@@ -64,6 +64,42 @@ pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply) {
             }
             return encode_end(out, groups.len() as u64);
         }
+        Reply::Confirmed { count } => number(out, "CONFIRMED ", *count),
+        Reply::Aborted { offset } => number(out, "ABORTED ", *offset),
+        Reply::Extended { offset } => number(out, "EXTENDED ", *offset),
+        Reply::Stolen { offset } => number(out, "STOLEN ", *offset),
+        Reply::Queues(queues) => {
+            for queue in queues {
+                text(out, "QUEUE name=", &queue.group);
+                number(out, " confirmed=", queue.confirmed);
+                number(out, " next=", queue.next);
+                number(out, " ready=", queue.ready);
+                number(out, " reserved=", queue.reserved);
+                number(out, " delayed=", queue.delayed);
+                number(out, " dying=", queue.dying);
+                number(out, " waiting=", queue.waiting);
+                number(out, " journalBytes=", queue.journal_bytes);
+                out.push(b'\n');
+            }
+            return encode_end(out, queues.len() as u64);
+        }
+        Reply::Pending(messages) => {
+            for message in messages {
+                number(out, "PENDING ", message.offset);
+                number(out, " deliveries=", message.deliveries);
+                match message.state {
+                    PendingState::Reserved { connection, left_ms } => {
+                        number(out, " state=reserved connection=", connection);
+                        number(out, " leftMs=", left_ms);
+                    }
+                    PendingState::Ready { due_ms: 0 } => text(out, " state=", "ready"),
+                    PendingState::Ready { due_ms } => number(out, " state=delayed dueMs=", due_ms),
+                    PendingState::Dying => text(out, " state=", "dying"),
+                }
+                out.push(b'\n');
+            }
+            return encode_end(out, messages.len() as u64);
+        }
         Reply::Created { topic } => text(out, "CREATED ", topic),
         Reply::Purged { start } => number(out, "PURGED ", *start),
         Reply::Deleted { topic, group } => {
@@ -97,8 +133,9 @@ pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply) {
     out.push(b'\n');
 }
 
-/// Appends a delivered message: `MSG`, or `MSGN` where a line can't hold the payload, or with `meta` always `MSGX`.
-pub fn encode_message(out: &mut Vec<u8>, offset: u64, message: &Message<'_>, meta: bool) {
+/// Appends a delivered message: `MSG`, or `MSGN` where a line can't hold the payload, or with `meta` always `MSGX`, in a work queue
+/// with how often it has been reserved.
+pub fn encode_message(out: &mut Vec<u8>, offset: u64, message: &Message<'_>, meta: bool, deliveries: Option<u32>) {
     let value = message.value;
     // Two numbers of 20 digits and the words around them fit in beside the payload: one growth a message at most.
     out.reserve(value.len() + 64);
@@ -119,6 +156,9 @@ pub fn encode_message(out: &mut Vec<u8>, offset: u64, message: &Message<'_>, met
             percent::encode(out, name);
             out.push(b'=');
             percent::encode(out, value);
+        }
+        if let Some(deliveries) = deliveries {
+            number(out, " deliveries=", deliveries);
         }
         out.push(b'\n');
     } else if value.ends_with(b"\r") || memchr::memchr(b'\n', value).is_some() {

@@ -347,7 +347,9 @@ fn every_mistake_gets_a_code_and_a_sentence_that_helps() {
         ("HELLO x\n", BadRequest, "'x' is one word too many; expected HELLO"),
         ("QUIT x\n", BadRequest, "'x' is one word too many; expected QUIT"),
         // Verbs to come
-        ("RESERVE g 1 1 1\n", BadRequest, "RESERVE is not supported by this version"),
+        ("RESERVE g 1 1 0\n", BadRequest, "the lease in ms must be at least 1"),
+        ("CONFIRM g\n", BadRequest, "the offset is missing"),
+        ("CONFIRM g 1 x\n", BadRequest, "the offset must be a whole number"),
         ("CONFIRM g 1\n", BadRequest, "CONFIRM is not"),
         ("ABORT g 1\n", BadRequest, "ABORT is not"),
         ("EXTEND g 1 1\n", BadRequest, "EXTEND is not"),
@@ -688,7 +690,7 @@ fn messages_are_written_as_the_protocol_says() {
     ] {
         let payload = message_payload(-5, key, headers, value);
         let mut out = Vec::new();
-        encode_message(&mut out, 7, &Message::parse(&payload).unwrap(), meta);
+        encode_message(&mut out, 7, &Message::parse(&payload).unwrap(), meta, None);
         assert_eq!(out, expected, "{}", out.escape_ascii());
     }
 }
@@ -786,7 +788,7 @@ proptest! {
         let borrowed: Vec<(&[u8], &[u8])> = headers.iter().map(|(name, value)| (&name[..], &value[..])).collect();
         let payload = message_payload(0, key.as_deref(), &borrowed, &value);
         let mut out = Vec::new();
-        encode_message(&mut out, 1, &Message::parse(&payload).unwrap(), meta);
+        encode_message(&mut out, 1, &Message::parse(&payload).unwrap(), meta, None);
         let end = memchr::memchr(b'\n', &out).unwrap();
         let line = &out[..end];
         match line.strip_prefix(b"MSG 1 ") {
