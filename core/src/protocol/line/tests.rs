@@ -350,9 +350,10 @@ fn every_mistake_gets_a_code_and_a_sentence_that_helps() {
         ("RESERVE g 1 1 0\n", BadRequest, "the lease in ms must be at least 1"),
         ("CONFIRM g\n", BadRequest, "the offset is missing"),
         ("CONFIRM g 1 x\n", BadRequest, "the offset must be a whole number"),
-        ("CONFIRM g 1\n", BadRequest, "CONFIRM is not"),
-        ("ABORT g 1\n", BadRequest, "ABORT is not"),
-        ("EXTEND g 1 1\n", BadRequest, "EXTEND is not"),
+        ("ABORT g\n", BadRequest, "the offset is missing"),
+        ("ABORT g 1 x\n", BadRequest, "the delay in ms must be a whole number"),
+        ("EXTEND g 1 0\n", BadRequest, "the lease in ms must be at least 1"),
+        ("PENDING g 1 x\n", BadRequest, "the number of messages must be a whole number"),
         // PUBB
         (
             "PUBB SAFE 1 5\nPING\n\n",
