@@ -101,6 +101,8 @@ pub enum Planted {
     DeliveriesForgotten,
     /// A message is confirmed before it stands among the dead letters.
     ConfirmBeforeBurial,
+    /// A packed segment takes the old one's place before it is forced.
+    RenameBeforePackForce,
     /// A sidecar is believed: nobody looks whose it is, nor what stands where it says. Either alone does no harm.
     SidecarBelieved,
 }
@@ -108,7 +110,7 @@ pub enum Planted {
 #[cfg(feature = "planted")]
 impl Planted {
     /// All of them, each with the promise that it breaks.
-    pub const ALL: [(Planted, &'static str); 48] = [
+    pub const ALL: [(Planted, &'static str); 49] = [
         (Planted::AcknowledgeBeforeForce, "P3"),
         (Planted::ReplyBeforeCompletion, "P3"),
         (Planted::ReplyBeforeSlot, "P3"),
@@ -156,6 +158,7 @@ impl Planted {
         (Planted::LeaseWithoutOwner, "P15"),
         (Planted::DeliveriesForgotten, "P15"),
         (Planted::ConfirmBeforeBurial, "P15"),
+        (Planted::RenameBeforePackForce, "P7"),
         (Planted::SidecarBelieved, "P1"),
     ];
 }

@@ -29,6 +29,9 @@ pub enum Setting {
     DedupSequences,
     /// … for this long, milliseconds. 0: for as long as there is no more room for them.
     DedupMs,
+    /// A closed segment with a smaller share of messages that are not confirmed is packed, percent. Needs `RetainConsumed`, and no group but
+    /// work queues. 0: none is.
+    PackBelow,
     /// So often a work queue hands a message out, then it becomes a dead letter. 0: as often as it takes.
     MaxDeliveries,
 }
@@ -61,7 +64,7 @@ const fn choice(setting: Setting, name: &'static str, words: &'static [&'static 
 }
 
 /// Every setting, in the order in which they are shown.
-pub static SETTINGS: [Definition; 11] = [
+pub static SETTINGS: [Definition; 12] = [
     number(Setting::FlushIntervalMs, "flush-interval-ms", 3_600_000, 0),
     number(Setting::FlushMessages, "flush-messages", 1_000_000, 0),
     number(Setting::RetainMs, "retain-ms", MS_MAX, 0),
@@ -72,6 +75,7 @@ pub static SETTINGS: [Definition; 11] = [
     choice(Setting::OnFull, "on-full", &["reject", "drop-oldest"]),
     number(Setting::DedupSequences, "dedup-sequences", 1 << 20, 1000),
     number(Setting::DedupMs, "dedup-ms", MS_MAX, 24 * 3_600_000),
+    number(Setting::PackBelow, "pack-below-percent", 100, 50),
     number(Setting::MaxDeliveries, "max-deliveries", 1_000_000, 0),
 ];
 

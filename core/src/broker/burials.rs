@@ -93,7 +93,8 @@ impl Broker {
         }
     }
 
-    fn want_durable(&mut self, log: TopicId, offset: u64) {
+    /// Everything of the log up to and including this offset is to be forced, though no client waits for it.
+    pub(super) fn want_durable(&mut self, log: TopicId, offset: u64) {
         let wanted = &mut self.topics[log.0].borrow_mut().commit.wanted_durable;
         *wanted = Some(wanted.map_or(offset, |before| before.max(offset)));
         self.topics_to_pump.insert(log);

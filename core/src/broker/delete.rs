@@ -90,6 +90,7 @@ impl Broker {
         let fetchers = {
             let mut topic = self.topics[id.0].borrow_mut();
             topic.deleting = true;
+            topic.packing.cancelled = true;
             topic.commit.flush_now = true;
             if topic.roll == Roll::Wanted {
                 topic.roll = Roll::No;

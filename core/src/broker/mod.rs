@@ -7,6 +7,7 @@ mod clients;
 mod delete;
 mod disk_full;
 mod groups;
+mod packing;
 mod queues;
 mod requests;
 mod retention;
@@ -25,6 +26,7 @@ use crate::group::cursor::{Group, Waiter as GroupWaiter};
 use crate::io::{Io, Owner, Task, TaskId, TopicId, poll};
 use crate::log::anchor::{self, Place, Stop};
 use crate::log::index::Places;
+use crate::log::pack::Packed;
 use crate::log::read::{Delivered, Handed, Raw, Stored};
 use crate::log::sidecar::{self, Indexes};
 use crate::log::{Roll, Topic, Trouble};
@@ -38,6 +40,7 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use delete::Deletion;
+use packing::Packing;
 use queues::Queue;
 use table::Topics;
 
@@ -81,6 +84,8 @@ pub struct Broker {
     queues: BTreeMap<TopicId, Queue>,
     /// Those with messages on their way to the dead letters.
     burying: BTreeSet<TopicId>,
+    packing: Packing,
+    pack_timer_armed: bool,
     connections: BTreeMap<ConnectionId, Connection>,
     tasks: BTreeMap<TaskId, Task<Ended>>,
     next_task: u64,
@@ -119,6 +124,8 @@ enum Timer {
     Fetch(ConnectionId),
     /// A lease of a work queue runs out, or a delay ends.
     Queue(TopicId),
+    /// Look whether a segment is worth packing.
+    Pack,
     /// Has a slow reader taken anything?
     Stuck(ConnectionId),
     /// Look whether messages have become too old, or a segment has taken messages for too long.
@@ -136,6 +143,7 @@ enum Ended {
     QueueCreated { topic: TopicId, group: String, key: String, result: Result<Box<Topic>, Trouble> },
     Handed { reader: Reader, journal: TopicId, lease_ms: u64, handed: Handed },
     DeadRead { journal: TopicId, offset: u64, result: Result<Option<Stored>, RequestError> },
+    Packed { topic: TopicId, base: u64, packed: Packed },
     Rolled { topic: TopicId, result: Result<Rc<Places>, Trouble> },
     Indexed,
     Anchored { topic: TopicId, result: Result<(), Trouble> },
@@ -185,6 +193,8 @@ impl Broker {
             deleting: BTreeMap::new(),
             queues: BTreeMap::new(),
             burying: BTreeSet::new(),
+            packing: Packing::No,
+            pack_timer_armed: false,
             connections: BTreeMap::new(),
             tasks: BTreeMap::new(),
             next_task: 0,
@@ -345,6 +355,7 @@ impl Broker {
         for queue in self.queues.values_mut() {
             queue.stop();
         }
+        self.give_up_packing();
     }
 
     fn arm_stop(&mut self) {
@@ -537,6 +548,7 @@ impl Broker {
                     self.write_sidecar(topic, closed);
                 }
             }
+            Ended::Packed { topic, base, packed } => self.packed(topic, base, packed),
             Ended::Indexed => {}
             Ended::Anchored { topic, result } => {
                 if matches!(result, Err(Trouble::Full(_))) {
@@ -610,6 +622,7 @@ impl Broker {
                     self.topics_to_pump.insert(topic);
                 }
                 Timer::Idle(topic) => self.idle(topic),
+                Timer::Pack => self.look_for_packing(),
                 Timer::Queue(journal) => self.queue_timer(journal),
                 Timer::Fetch(connection) => self.fetch_timed_out(connection),
                 Timer::Stuck(connection) => self.check_stuck(connection),

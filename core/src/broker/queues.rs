@@ -661,8 +661,13 @@ impl Broker {
                 queue.confirmed = confirmed;
             }
             topic.retention.due = true;
-            self.topics_to_pump.insert(queue.topic);
+            drop(topic);
+            let topic = queue.topic;
+            self.topics_to_pump.insert(topic);
+            self.arm_packing(topic);
         }
+        self.begin_packing();
+        let Some(queue) = self.queues.get_mut(&journal) else { return };
         if let Checkpoint::At { offset, base } = queue.checkpoint
             && offset < durable
         {

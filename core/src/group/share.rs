@@ -97,6 +97,11 @@ impl Share {
         self.pending.keys().next().copied().unwrap_or(self.next)
     }
 
+    /// All that are pending, in order.
+    pub(crate) fn offsets(&self) -> impl Iterator<Item = u64> + '_ {
+        self.pending.keys().copied()
+    }
+
     /// How many messages are pending.
     pub(crate) fn pending(&self) -> u64 {
         self.pending.len() as u64

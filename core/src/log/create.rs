@@ -10,6 +10,7 @@
 
 use super::dedup::Dedup;
 use super::group_commit::Commit;
+use super::pack::Packing;
 use super::retention::Retention;
 use super::sidecar::Indexes;
 use super::topic_file::{Alters, TopicToml};
@@ -152,6 +153,7 @@ pub(crate) fn empty(
         anchoring: false,
         groups: BTreeMap::new(),
         queues: BTreeMap::new(),
+        packing: Packing::default(),
         checkpoint_bytes: 0,
         dedup: Dedup::default(),
         parked: VecDeque::new(),

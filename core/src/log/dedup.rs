@@ -55,11 +55,12 @@ impl Window {
     }
 }
 
-/// To be called when the topic's start is about to move to `end`, before that is recorded: what is known of the messages that go is
+/// To be called when messages below `end` are about to go, because the topic's start moves or a segment is packed: what is known of them is
 /// stored in the topic's file, and forced. On `Full` nothing is harmed, and the start stays.
 pub(crate) async fn before_start_moves(io: &Io, topic: &Rc<RefCell<Topic>>, end: u64) -> Result<(), Trouble> {
     let (dir, file) = {
         let topic = topic.borrow();
+        let end = end.max(topic.packed_below());
         let age_ms_max = topic.policy.bound(Setting::DedupMs);
         (topic.dir.clone(), topic.dedup.encode_below(end, &topic.toml.log_id, io.now().wall_ms, age_ms_max))
     };

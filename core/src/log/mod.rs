@@ -8,6 +8,7 @@ pub(crate) mod create;
 pub(crate) mod dedup;
 pub(crate) mod group_commit;
 pub mod index;
+pub(crate) mod pack;
 pub(crate) mod read;
 pub mod recovery;
 pub(crate) mod restore;
@@ -38,6 +39,7 @@ use alloc::vec::Vec;
 use dedup::{Dedup, First, Window};
 use group_commit::Commit;
 use index::{Index, Places};
+use pack::Packing;
 use retention::Retention;
 use sidecar::Indexes;
 use topic_file::{Alters, TopicToml};
@@ -72,6 +74,8 @@ pub(crate) struct Segment {
     pub(crate) end: u64,
     /// Without its entries once the segment is closed.
     pub(crate) index: Index,
+    /// Offsets that stand in it as runs.
+    pub(crate) removed: u64,
 }
 
 impl Segment {
@@ -162,6 +166,7 @@ pub(crate) struct Topic {
     pub(crate) anchoring: bool,
     pub(crate) groups: BTreeMap<String, Group>,
     pub(crate) queues: BTreeMap<String, QueueRef>,
+    pub(crate) packing: Packing,
     /// It holds operations, and nobody publishes to it or reads it.
     pub(crate) is_journal: bool,
     /// Of a journal: what its last checkpoint took.
@@ -472,6 +477,7 @@ impl Topic {
             salt: Salt::new(&self.toml.log_id, base),
             end: 0,
             index: self.indexes.new_index(),
+            removed: 0,
         });
         self.space = Space::default();
         self.retention.due = true;
@@ -503,6 +509,9 @@ impl Topic {
             forces: self.commit.forces,
             force_mean_us: self.commit.force_mean_ns / 1000,
             force_total_ms: self.commit.force_total_ns / 1_000_000,
+            packed: self.packing.packed,
+            packed_bytes: self.packing.saved_bytes,
+            pack_failures: self.packing.failed,
             unforced_max: self.commit.unforced_max,
             unforced_ms_max: self.commit.unforced_ns_max / 1_000_000,
         }

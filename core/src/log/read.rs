@@ -27,9 +27,23 @@ const READ_BYTES_MAX: u64 = 1 << 20;
 /// Where the frame that holds `offset` begins, so that a consumer that goes on needs no search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hint {
-    pub(crate) base: u64,
+    pub(crate) origin: Origin,
     pub(crate) position: u64,
     pub(crate) offset: u64,
+}
+
+/// A segment as long as it is not packed: then frames stand elsewhere in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Origin {
+    pub(crate) base: u64,
+    /// Offsets that stand in it as runs. Packing makes them more.
+    pub(crate) removed: u64,
+}
+
+impl Origin {
+    fn of(segment: &super::Segment) -> Origin {
+        Origin { base: segment.base, removed: segment.removed }
+    }
 }
 
 /// What a reader asks for.
@@ -74,6 +88,7 @@ pub(crate) struct Raw {
 #[derive(Clone, Copy)]
 struct Place {
     base: u64,
+    removed: u64,
     file: FileId,
     salt: Salt,
     position: u64,
@@ -102,7 +117,8 @@ pub(crate) async fn deliver(io: Io, topic: Rc<RefCell<Topic>>, wanted: Wanted) -
         }
         let recent = topic.borrow().commit.recent.find(sink.delivered.next).cloned();
         if let Some(batch) = recent {
-            let mut take = |position, frame: Frame<'_>| sink.take(batch.base, position, frame);
+            let mut take =
+                |position, frame: Frame<'_>| sink.take(Origin { base: batch.base, removed: 0 }, position, frame);
             if let Walked::Damaged(position) = walk(&batch.bytes, batch.salt, batch.position, &mut take) {
                 sink.damage(batch.base, position, "a damaged record in memory");
             }
@@ -130,7 +146,7 @@ pub(crate) async fn deliver(io: Io, topic: Rc<RefCell<Topic>>, wanted: Wanted) -
             };
             // Frames above the limit may be planned and not yet written: they are not missed.
             let short = (bytes.len() as u32) < asked;
-            let mut take = |position, frame: Frame<'_>| sink.take(place.base, position, frame);
+            let mut take = |position, frame: Frame<'_>| sink.take(place.origin(), position, frame);
             match walk(&bytes, place.salt, place.position, &mut take) {
                 Walked::Stopped => break,
                 Walked::Damaged(position) => sink.damage(place.base, position, "a damaged record"),
@@ -165,21 +181,36 @@ pub(crate) async fn raw(
     offset: u64,
     bytes_max: u64,
 ) -> Result<Option<Raw>, RequestError> {
-    let place = locate(&io, &topic, offset, None).await;
-    let removed = || {
-        let sentence = format!("offset {offset} was removed meanwhile; the log begins at {}", topic.borrow().start);
-        RequestError::new(Code::OutOfRange, sentence)
-    };
-    let Some(place) = place else {
+    loop {
+        if let Some(found) = raw_if_unchanged(&io, &topic, offset, bytes_max).await? {
+            return Ok(found);
+        }
+        let start = topic.borrow().start;
+        if offset < start {
+            let sentence = format!("offset {offset} was removed meanwhile; the log begins at {start}");
+            return Err(RequestError::new(Code::OutOfRange, sentence));
+        }
+        // The segment was packed meanwhile.
+    }
+}
+
+/// The same; `None`: the segment is not what it was when this began.
+async fn raw_if_unchanged(
+    io: &Io,
+    topic: &Rc<RefCell<Topic>>,
+    offset: u64,
+    bytes_max: u64,
+) -> Result<Option<Option<Raw>>, RequestError> {
+    let Some(place) = locate(io, topic, offset, None).await else {
         let is_gone = offset < topic.borrow().start;
-        return Err(if is_gone { removed() } else { corrupt(&topic, offset, 0, 0, "no segment holds it") });
+        return if is_gone { Ok(None) } else { Err(corrupt(topic, offset, 0, 0, "no segment holds it")) };
     };
     if topic.borrow().active().base == place.base {
-        return Ok(None);
+        return Ok(Some(None));
     }
-    let damaged = |position| corrupt(&topic, offset, place.base, position, "a damaged record");
+    let damaged = |position| corrupt(topic, offset, place.base, position, "a damaged record");
     let mut first = None;
-    find(&io, &topic, place, place.end, &mut |position, frame| {
+    find(io, topic, place, place.end, &mut |position, frame| {
         if frame.offset + frame.count > offset {
             first = Some((frame.offset, position));
         }
@@ -187,17 +218,17 @@ pub(crate) async fn raw(
     })
     .await
     .map_err(damaged)?;
-    let Some((first, position)) = first.filter(|_| is_there(&topic, place)) else {
-        return Err(if is_there(&topic, place) { damaged(place.end) } else { removed() });
+    let Some((first, position)) = first.filter(|_| is_there(topic, place)) else {
+        return if is_there(topic, place) { Err(damaged(place.end)) } else { Ok(None) };
     };
     let target = position.saturating_add(bytes_max);
     let end = if target >= place.end {
         place.end
     } else {
-        let boundary = sidecar::begin(&io, &topic, place.base, |places| places.boundary_before(target)).await;
+        let boundary = sidecar::begin(io, topic, place.base, |places| places.boundary_before(target)).await;
         let from = Place { position: boundary.position.max(position), ..place };
         let mut end = from.position;
-        find(&io, &topic, from, place.end, &mut |at, frame| {
+        find(io, topic, from, place.end, &mut |at, frame| {
             let behind = at + frame.size() as u64;
             // At least one frame, however large.
             if behind <= target || end == position {
@@ -207,12 +238,12 @@ pub(crate) async fn raw(
         })
         .await
         .map_err(damaged)?;
-        if !is_there(&topic, place) {
-            return Err(removed());
+        if !is_there(topic, place) {
+            return Ok(None);
         }
         end
     };
-    Ok(Some(Raw { first, file: place.file, position, length: end - position, salt: place.salt }))
+    Ok(Some(Some(Raw { first, file: place.file, position, length: end - position, salt: place.salt })))
 }
 
 /// The first offset below `limit` whose message was accepted at or after `time_ms`; `limit` where there is none.
@@ -229,9 +260,11 @@ pub(crate) async fn find_time(
             let later = |segment: &&super::Segment| {
                 segment.base >= below && segment.index.time_max_ms().is_some_and(|max| max >= time_ms)
             };
-            topic.segments.iter().find(later).map(|segment| segment.base)
+            topic.segments.iter().find(later).map(|segment| (segment.base, segment.file))
         };
-        let Some(base) = base.filter(|base| *base < limit) else { return Ok(limit.max(topic.borrow().start)) };
+        let Some((base, file)) = base.filter(|(base, _)| *base < limit) else {
+            return Ok(limit.max(topic.borrow().start));
+        };
         let Entry { offset, position, .. } =
             sidecar::begin(&io, &topic, base, |places| places.locate_time(time_ms)).await;
         // Above the limit there may be frames that are not written yet.
@@ -240,7 +273,7 @@ pub(crate) async fn find_time(
         }
         let (start, place) = {
             let topic = topic.borrow();
-            let segment = topic.segment_of(base).filter(|segment| segment.base == base);
+            let segment = topic.segment_of(base).filter(|segment| segment.base == base && segment.file == file);
             (topic.start, segment.map(|segment| place_in(segment, position, u64::MAX)))
         };
         let mut found = None;
@@ -260,7 +293,10 @@ pub(crate) async fn find_time(
             // What was found may have been removed while it was looked for.
             return Ok(found.max(topic.borrow().start));
         }
-        below = base + 1;
+        // It may have been packed meanwhile: then what it holds is looked at again.
+        if topic.borrow().segment_of(base).is_none_or(|segment| segment.base != base || segment.file == file) {
+            below = base + 1;
+        }
     }
 }
 
@@ -294,13 +330,13 @@ impl Sink {
     }
 
     /// Takes a frame if it is the next one; says whether to go on.
-    fn take(&mut self, base: u64, position: u64, frame: Frame<'_>) -> bool {
+    fn take(&mut self, origin: Origin, position: u64, frame: Frame<'_>) -> bool {
         let end = frame.offset + frame.count;
         if end <= self.delivered.next {
             return true;
         }
         if frame.offset > self.delivered.next {
-            self.damage(base, position, "a record is missing");
+            self.damage(origin.base, position, "a record is missing");
             return false;
         }
         match frame.kind {
@@ -309,20 +345,20 @@ impl Sink {
             }
             _ => {
                 let Some(messages) = message::messages(&frame) else {
-                    self.damage(base, position, "a record that is no message");
+                    self.damage(origin.base, position, "a record that is no message");
                     return false;
                 };
-                return self.take_messages(base, position, frame, messages);
+                return self.take_messages(origin, position, frame, messages);
             }
         }
         self.delivered.next = end;
-        self.delivered.hint = Some(Hint { base, position: position + frame.size() as u64, offset: end });
+        self.delivered.hint = Some(Hint { origin, position: position + frame.size() as u64, offset: end });
         !self.is_full()
     }
 
     /// Takes those of a frame's messages that come next; of a batch it may be that some were taken before, and that some are left
     /// for the next request.
-    fn take_messages(&mut self, base: u64, position: u64, frame: Frame<'_>, messages: Messages<'_>) -> bool {
+    fn take_messages(&mut self, origin: Origin, position: u64, frame: Frame<'_>, messages: Messages<'_>) -> bool {
         for (offset, message) in messages {
             if offset < self.delivered.next {
                 continue;
@@ -341,7 +377,7 @@ impl Sink {
             self.delivered.next = offset + 1;
             let is_last = offset + 1 == frame.offset + frame.count;
             let position = if is_last { position + frame.size() as u64 } else { position };
-            self.delivered.hint = Some(Hint { base, position, offset: offset + 1 });
+            self.delivered.hint = Some(Hint { origin, position, offset: offset + 1 });
         }
         !self.is_full()
     }
@@ -363,10 +399,17 @@ fn corrupt(topic: &Rc<RefCell<Topic>>, offset: u64, base: u64, position: u64, wh
     )
 }
 
+impl Place {
+    fn origin(self) -> Origin {
+        Origin { base: self.base, removed: self.removed }
+    }
+}
+
 fn place_in(segment: &super::Segment, position: u64, next_base: u64) -> Place {
     let messages = next_base.saturating_sub(segment.base).max(1);
     Place {
         base: segment.base,
+        removed: segment.removed,
         file: segment.file,
         salt: segment.salt,
         position,
@@ -376,17 +419,22 @@ fn place_in(segment: &super::Segment, position: u64, next_base: u64) -> Place {
 }
 
 async fn locate(io: &Io, topic: &Rc<RefCell<Topic>>, offset: u64, hint: Option<Hint>) -> Option<Place> {
-    let base = topic.borrow().segment_of(offset)?.base;
-    let position = match hint {
-        Some(hint) if hint.base == base && hint.offset == offset => hint.position,
-        _ if offset == base => 0,
-        _ => sidecar::begin(io, topic, base, |places| places.locate(offset)).await.position,
-    };
-    let topic = topic.borrow();
-    let after = topic.segments.partition_point(|segment| segment.base <= offset);
-    let segment = topic.segments.get(after.checked_sub(1)?).filter(|segment| segment.base == base)?;
-    let next_base = topic.segments.get(after).map_or(topic.next, |next| next.base);
-    Some(place_in(segment, position, next_base))
+    loop {
+        let origin = Origin::of(topic.borrow().segment_of(offset)?);
+        let position = match hint {
+            Some(hint) if hint.origin == origin && hint.offset == offset => hint.position,
+            _ if offset == origin.base => 0,
+            _ => sidecar::begin(io, topic, origin.base, |places| places.locate(offset)).await.position,
+        };
+        let topic = topic.borrow();
+        let after = topic.segments.partition_point(|segment| segment.base <= offset);
+        let segment = topic.segments.get(after.checked_sub(1)?).filter(|segment| segment.base == origin.base)?;
+        // It may have been packed while its index was read.
+        if Origin::of(segment) == origin {
+            let next_base = topic.segments.get(after).map_or(topic.next, |next| next.base);
+            return Some(place_in(segment, position, next_base));
+        }
+    }
 }
 
 enum Walked {
@@ -541,33 +589,39 @@ pub(crate) struct Stored {
 
 /// One message below the line; `None`: it is gone.
 pub(crate) async fn message(io: Io, topic: Rc<RefCell<Topic>>, offset: u64) -> Result<Option<Stored>, RequestError> {
-    let is_gone = |topic: &Rc<RefCell<Topic>>| offset < topic.borrow().start;
-    let Some(place) = locate(&io, &topic, offset, None).await else {
-        return if is_gone(&topic) { Ok(None) } else { Err(corrupt(&topic, offset, 0, 0, "no segment holds it")) };
-    };
-    // A run, which stands for messages that are gone, or the message.
-    let mut found = None;
-    find(&io, &topic, place, place.end, &mut |_, frame| {
-        if frame.offset + frame.count <= offset {
-            return true;
-        }
-        let own = |message: message::Message<'_>| Stored {
-            timestamp_ms: message.timestamp_ms,
-            key: message.key.map(<[u8]>::to_vec),
-            headers: message.headers().map(|(name, value)| (name.to_vec(), value.to_vec())).collect(),
-            value: message.value.to_vec(),
+    loop {
+        let is_gone = || offset < topic.borrow().start;
+        let Some(place) = locate(&io, &topic, offset, None).await else {
+            return if is_gone() { Ok(None) } else { Err(corrupt(&topic, offset, 0, 0, "no segment holds it")) };
         };
-        let mut messages = message::messages(&frame).into_iter().flatten();
-        let is_run = matches!(frame.kind, Kind::LostRun | Kind::RemovedRun);
-        let stored = messages.find(|(at, _)| *at == offset).map(|(_, message)| own(message));
-        found = if is_run { Some(None) } else { stored.map(Some) };
-        false
-    })
-    .await
-    .map_err(|position| corrupt(&topic, offset, place.base, position, "a damaged record"))?;
-    match found {
-        Some(found) => Ok(found),
-        None if is_gone(&topic) => Ok(None),
-        None => Err(corrupt(&topic, offset, place.base, place.position, "a record is missing")),
+        let mut found = None;
+        find(&io, &topic, place, place.end, &mut |_, frame| {
+            if frame.offset + frame.count <= offset {
+                return true;
+            }
+            let own = |message: message::Message<'_>| Stored {
+                timestamp_ms: message.timestamp_ms,
+                key: message.key.map(<[u8]>::to_vec),
+                headers: message.headers().map(|(name, value)| (name.to_vec(), value.to_vec())).collect(),
+                value: message.value.to_vec(),
+            };
+            let mut messages = message::messages(&frame).into_iter().flatten();
+            let stored = messages.find(|(at, _)| *at == offset).map(|(_, message)| own(message));
+            // A run stands for messages that are gone.
+            let is_run = matches!(frame.kind, Kind::LostRun | Kind::RemovedRun);
+            found = if is_run { Some(None) } else { stored.map(Some) };
+            false
+        })
+        .await
+        .map_err(|position| corrupt(&topic, offset, place.base, position, "a damaged record"))?;
+        match found {
+            Some(found) => return Ok(found),
+            None if is_gone() => return Ok(None),
+            None if is_there(&topic, place) => {
+                return Err(corrupt(&topic, offset, place.base, place.position, "a record is missing"));
+            }
+            // The segment was packed meanwhile.
+            None => {}
+        }
     }
 }

@@ -124,6 +124,8 @@ pub(crate) struct FoundSegment {
     /// Where its frames end.
     pub(crate) end: u64,
     pub(crate) index: Index,
+    /// Offsets that stand in it as runs.
+    pub(crate) removed: u64,
 }
 
 /// One segment as it was found, for tools that show it.
@@ -477,7 +479,8 @@ async fn inspect_files(io: &Io, config: &Config, mut topic: TopicFindings) -> Re
     };
     let window = Window::new(&Policy::new(&topic.toml.settings, &config.topic_defaults), config);
     // What is in the log still, because a crash came before its removal, is taken from there.
-    for (id, publish) in producers.into_iter().filter(|(_, publish)| publish.offset < first) {
+    let mut producers = producers.into_iter().peekable();
+    while let Some((id, publish)) = producers.next_if(|(_, publish)| publish.offset < first) {
         topic.dedup.note(id, publish, window);
     }
     let mut expected = first;
@@ -488,8 +491,19 @@ async fn inspect_files(io: &Io, config: &Config, mut topic: TopicFindings) -> Re
         let (file, length) = io.open(path.clone()).await?;
         let next_base = bases.get(at + 1).copied();
         let salt = Salt::new(&topic.toml.log_id, base);
+        let mut removed = 0;
         let mut scanned =
             scan_segment(io, stride, file, length, salt, base, next_base, topic.line, &mut |frame| match topic.group {
+                None if matches!(frame.kind, Kind::RemovedRun | Kind::LostRun) => {
+                    removed += frame.count;
+                    // Nor is what was packed away in the log.
+                    let end = frame.offset + frame.count;
+                    while let Some((id, publish)) = producers.next_if(|(_, publish)| publish.offset < end) {
+                        if publish.offset >= frame.offset {
+                            topic.dedup.note(id, publish, window);
+                        }
+                    }
+                }
                 None => topic.dedup.note_frame(frame, window),
                 Some(_) if frame.kind == Kind::Padding => {}
                 Some(_) => {
@@ -512,7 +526,7 @@ async fn inspect_files(io: &Io, config: &Config, mut topic: TopicFindings) -> Re
         if next_base.is_some() {
             index.close();
         }
-        topic.segments.push(FoundSegment { base, file, length, end: scanned.end, index });
+        topic.segments.push(FoundSegment { base, file, length, end: scanned.end, index, removed });
         match next_base {
             Some(next) if expected == next => {}
             Some(_) => {

@@ -112,6 +112,7 @@ pub(crate) async fn restore(
             salt: Salt::new(&found.toml.log_id, segment.base),
             end: segment.end,
             index: segment.index,
+            removed: segment.removed,
         });
     }
     topic.retention.active_since_ns = (found.end > topic.active().base).then_some(io.now().monotonic_ns);
@@ -357,7 +358,7 @@ async fn copy_frames(
         io.write(file, written, Bytes::from(out)).await.map_err(Trouble::full_or_halt)?;
     }
     io.force(file).await.map_err(Trouble::Halt)?;
-    Ok(FoundSegment { base, file, length: end, end, index })
+    Ok(FoundSegment { base, file, length: end, end, index, removed: 0 })
 }
 
 async fn force_file(io: &Io, path: String) -> Result<(), Trouble> {

@@ -196,7 +196,9 @@ impl Topic {
             }
             self.retention.allowed = start;
         }
-        if self.is_removable() && !self.retention.removing {
+        // One that is being packed would get its name back.
+        let is_packed = self.packing.segment.is_some_and(|base| base < self.start);
+        if self.is_removable() && !self.retention.removing && !is_packed {
             self.retention.removing = true;
             return Some(Step::Remove);
         }

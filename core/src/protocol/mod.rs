@@ -385,6 +385,12 @@ pub struct TopicStatus {
     pub force_mean_us: u64,
     /// What they took together, milliseconds.
     pub force_total_ms: u64,
+    /// Segments that were packed since the start.
+    pub packed: u64,
+    /// Bytes that were given back by that.
+    pub packed_bytes: u64,
+    /// Attempts to pack that failed.
+    pub pack_failures: u64,
     /// The most messages since the start that had an offset and were not forced.
     pub unforced_max: u64,
     /// The longest since the start that a written message was not forced, milliseconds.

@@ -42,6 +42,9 @@ pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply) {
             number(out, " forceTotalMs=", status.force_total_ms);
             number(out, " unforcedMax=", status.unforced_max);
             number(out, " unforcedMaxMs=", status.unforced_ms_max);
+            number(out, " packed=", status.packed);
+            number(out, " packedBytes=", status.packed_bytes);
+            number(out, " packFailures=", status.pack_failures);
         }
         Reply::Topics(topics) => {
             for topic in topics {
