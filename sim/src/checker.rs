@@ -4,9 +4,11 @@
 //! client from then on) and holds it against the [reference model](crate::model) and against what the simulated disk
 //! really has. So a reply that comes before its force is caught at the reply, not at some later power loss (P3, P4).
 
+mod queues;
+
 use crate::disk::SimDisk;
 use crate::model::{Broken, Check, End, Log, Model, Open, broken};
-use crate::reply::{self, Delivery, Seen, Shape};
+use crate::reply::{self, Delivery, Message, Seen, Shape};
 use crate::view::{Depth, LogView};
 use plimsoll_core::config::Config;
 use plimsoll_core::effect::{ConnectionId, Effect, Halt, HaltKind, IoError, IoErrorKind, Report};
@@ -69,6 +71,72 @@ pub enum Ask {
         /// Everything below this.
         before: u64,
     },
+    /// `RESERVE`.
+    Reserve {
+        /// From this work queue.
+        queue: String,
+        /// At most.
+        max: u64,
+        /// For the first one, milliseconds.
+        wait_ms: u64,
+        /// Milliseconds.
+        lease_ms: u64,
+    },
+    /// `CONFIRM`.
+    Confirm {
+        /// In this work queue.
+        queue: String,
+        /// All of these.
+        offsets: Vec<u64>,
+    },
+    /// `ABORT`.
+    Abort {
+        /// In this work queue.
+        queue: String,
+        /// This one.
+        offset: u64,
+        /// Milliseconds.
+        delay_ms: u64,
+    },
+    /// `EXTEND`.
+    Extend {
+        /// In this work queue.
+        queue: String,
+        /// This one.
+        offset: u64,
+        /// Milliseconds.
+        lease_ms: u64,
+    },
+    /// `STEAL`.
+    Steal {
+        /// In this work queue.
+        queue: String,
+        /// This one.
+        offset: u64,
+    },
+    /// `QUEUES`.
+    Queues,
+    /// `PENDING`.
+    Pending {
+        /// Of this work queue.
+        queue: String,
+        /// From here.
+        from: u64,
+        /// At most.
+        max: u64,
+    },
+    /// `DELETE` of a work queue.
+    DeleteQueue {
+        /// This one.
+        queue: String,
+    },
+    /// `READ` of the dead letters of the topic.
+    Letters {
+        /// From here.
+        offset: u64,
+        /// At most.
+        max: u64,
+    },
     /// `ALTER` of [`SETTING`] to this.
     Alter(u64),
     /// `SETTINGS`.
@@ -87,9 +155,9 @@ pub const SETTING: &str = "retain-bytes";
 impl Ask {
     fn shape(&self) -> Shape {
         match self {
-            Ask::Fetch { .. } | Ask::Read { .. } => Shape::Messages,
+            Ask::Fetch { .. } | Ask::Read { .. } | Ask::Reserve { .. } | Ask::Letters { .. } => Shape::Messages,
             Ask::ReadRaw { .. } => Shape::Frames,
-            Ask::Topics | Ask::Groups | Ask::Settings => Shape::List,
+            Ask::Topics | Ask::Groups | Ask::Settings | Ask::Queues | Ask::Pending { .. } => Shape::List,
             _ => Shape::Line,
         }
     }
@@ -199,6 +267,7 @@ pub struct Checker {
     life: Life,
     next_ask: u64,
     producers: Producers,
+    queues: queues::Queues,
     /// The most messages that were published as one.
     largest_batch: u64,
     /// Replies that were checked.
@@ -218,6 +287,7 @@ impl Checker {
             life: Life::default(),
             next_ask: 0,
             producers: Producers::default(),
+            queues: queues::Queues::default(),
             largest_batch: 0,
             replies: 0,
             damaged: false,
@@ -242,6 +312,7 @@ impl Checker {
             end => end,
         };
         self.model.ended(end);
+        self.queues_after(end);
         self.conns.clear();
     }
 
@@ -370,7 +441,7 @@ impl Checker {
                 }
             }
         }
-        Ok(())
+        self.every_queue_is_done()
     }
 
     // ---- clients ------------------------------------------------------------------------------------------------------
@@ -383,6 +454,7 @@ impl Checker {
     /// The connection is gone: what is not answered is indeterminate.
     pub fn disconnected(&mut self, connection: ConnectionId) {
         let Some(conn) = self.conns.remove(&connection) else { return };
+        self.queues_lose(connection);
         for asked in conn.asked {
             let log = self.model.log(&asked.topic);
             match asked.ask {
@@ -414,6 +486,7 @@ impl Checker {
             }
             self.largest_batch = self.largest_batch.max(self.model.together(number).len() as u64);
         }
+        self.asked_of_queues(id, connection, topic, &ask);
         let log = self.model.log(topic);
         if let Ask::Fetch { group, .. } | Ask::Ack { group, .. } | Ask::Seek { group, .. } = &ask {
             let group_model = log.groups.entry(group.clone()).or_default();
@@ -530,9 +603,12 @@ impl Checker {
             self.model.log(topic).exists = true;
         }
         let acknowledges = matches!(seen, Seen::Published { .. } | Seen::Acked(_) | Seen::Sought(_) | Seen::Purged(_))
-            || matches!(asked.ask, Ask::Create | Ask::Alter(_));
+            || matches!(asked.ask, Ask::Create | Ask::Alter(_) | Ask::Confirm { .. } | Ask::DeleteQueue { .. });
         if acknowledges && let Some(failure) = &self.life.failure {
             return broken("P10", format!("{seen:?} was answered after {failure}"));
+        }
+        if let Some(result) = self.judge_queues(asked, seen, disk) {
+            return result;
         }
         match (&asked.ask, seen) {
             (Ask::Publish(number), Seen::Published { offset, level, count })
@@ -590,6 +666,9 @@ impl Checker {
 
     /// Which refusals are legal.
     fn judge_error(&mut self, asked: &Asked, code: &str) -> Check {
+        if let Some(result) = self.judge_queue_error(asked, code) {
+            return result;
+        }
         let topic = &asked.topic;
         let legal = match code {
             "HALTED" => self.life.halted,
@@ -705,23 +784,33 @@ impl Checker {
             return broken("P14", format!("{} messages where at most {max} were asked for", messages.len()));
         }
         let Some(last) = messages.last() else { return Ok(()) };
-        if !self.damaged {
-            let durable = self.end(topic, Depth::Platter, last.offset + 1, disk);
-            if durable <= last.offset {
-                return broken(
-                    "P4",
-                    format!("offset {} of {topic} is delivered, but the platter ends at {durable}", last.offset),
-                );
-            }
-        }
+        self.is_below_the_line(topic, last.offset, disk)?;
         for message in messages {
-            let number = self.delivered(topic, message.offset, &message.value, asked.start, disk)?;
-            if let Some(words) = &message.meta {
-                self.meta(number, message.offset, words)?;
-                let time = words.iter().find_map(|word| word.strip_prefix("time=")?.parse().ok());
-                let Some(time) = time else { return broken("P14", format!("no time in {words:?}")) };
-                self.model.stamped(topic, message.offset, time)?;
-            }
+            self.message(topic, message, asked.start, disk)?;
+        }
+        Ok(())
+    }
+
+    /// P4: what is delivered is durable.
+    fn is_below_the_line(&mut self, topic: &str, offset: u64, disk: &SimDisk) -> Check {
+        if self.damaged {
+            return Ok(());
+        }
+        let durable = self.end(topic, Depth::Platter, offset + 1, disk);
+        if durable <= offset {
+            return broken("P4", format!("offset {offset} of {topic} is delivered, but the platter ends at {durable}"));
+        }
+        Ok(())
+    }
+
+    /// The bytes that were published, with what belongs to them.
+    fn message(&mut self, topic: &str, message: &Message, asked_start: u64, disk: &SimDisk) -> Check {
+        let number = self.delivered(topic, message.offset, &message.value, asked_start, disk)?;
+        if let Some(words) = &message.meta {
+            self.meta(number, message.offset, words)?;
+            let time = words.iter().find_map(|word| word.strip_prefix("time=")?.parse().ok());
+            let Some(time) = time else { return broken("P14", format!("no time in {words:?}")) };
+            self.model.stamped(topic, message.offset, time)?;
         }
         Ok(())
     }
@@ -755,6 +844,12 @@ impl Checker {
 
     fn meta(&self, number: usize, offset: u64, words: &[String]) -> Check {
         let attempt = &self.model.attempts[number];
+        let id = attempt.repeats.as_ref().map(|repeats| repeats.id);
+        self.meta_with_id(number, offset, words, id)
+    }
+
+    fn meta_with_id(&self, number: usize, offset: u64, words: &[String], id: Option<(u64, u32)>) -> Check {
+        let attempt = &self.model.attempts[number];
         let percent = |bytes: &[u8]| -> String {
             bytes.iter().fold(String::new(), |mut out, byte| {
                 if byte.is_ascii_alphanumeric() {
@@ -768,8 +863,7 @@ impl Checker {
         // Compared undone, since an encoder may leave more characters as they are.
         let undone = |word: &str| percent(&unpercent(word));
         let mut expected: Vec<(String, String)> = Vec::new();
-        if let Some(repeats) = &attempt.repeats {
-            let (producer, sequence) = repeats.id;
+        if let Some((producer, sequence)) = id {
             expected.push(("id".into(), percent(format!("{producer}:{sequence}").as_bytes())));
         }
         if let Some(key) = &attempt.key {

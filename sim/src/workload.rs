@@ -90,6 +90,8 @@ pub struct Plan {
     pub topics: Vec<String>,
     /// The groups that clients use.
     pub groups: Vec<String>,
+    /// The work queues that clients use, of each topic; empty: nobody does.
+    pub queues: Vec<String>,
     /// The clients.
     pub clients: Vec<Role>,
     /// How many things each client does.
@@ -144,6 +146,7 @@ impl Plan {
             sector_bytes,
             topics: (0..topics).map(|at| if at == 0 { "default".to_owned() } else { format!("t{at}") }).collect(),
             groups: (0..groups).map(|at| format!("g{at}")).collect(),
+            queues: (0..number(d, "work queues", &[0, 0, 1, 2])).map(|at| format!("q{at}")).collect(),
             actions: budget / clients as u32,
             clients: roles,
             window: number(d, "requests under way", &[1, 2, 4, 16]),
@@ -183,6 +186,7 @@ fn draw_config(d: &mut Decider, profile: &Profile, sector_bytes: u32) -> Config 
         (Setting::FlushMessages, "flush messages", &[0, 0, 0, 2, 20]),
         (Setting::DedupSequences, "dedup sequences", &[1000, 1000, 1000, 1, 3]),
         (Setting::DedupMs, "dedup ms", &[86_400_000, 86_400_000, 86_400_000, 0, 50]),
+        (Setting::MaxDeliveries, "max deliveries", &[0, 0, 1, 2, 4]),
     ] {
         topic_defaults.set(setting, Some(number(d, name, of)));
     }
@@ -222,6 +226,9 @@ fn draw_config(d: &mut Decider, profile: &Profile, sector_bytes: u32) -> Config 
         fetch_bytes_max: number(d, "fetch bytes", &[4 << 20, 1, 1500]),
         group_idle_ms: number(d, "group idle ms", &[300_000, 10, 1000]),
         auto_create: number(d, "auto-create", &["no", "yes"]) == "yes",
+        reserved_max: number(d, "max reserved", &[1024, 1024, 1, 4]),
+        pending_max: number(d, "max pending", &[100_000, 100_000, 1, 6]),
+        journal_bytes: number(d, "journal bytes", &[1 << 20, 512, 700, 4096]),
         producers_max: number(d, "max producers", &[1000, 1, 2]),
         idle_anchor_ms: number(d, "idle anchor ms", &[500, 1, 20]),
         ballast_bytes: number(d, "ballast bytes", &[4096, 0, 16 << 10]),

@@ -144,7 +144,7 @@ pub(crate) struct Commit {
     emitted: u64,
     /// Where the frames of the completed writes end.
     pub(crate) written_position: u64,
-    planned_position: u64,
+    pub(super) planned_position: u64,
     force: Option<Force>,
     /// This force failed behind a failed write whose own end may not have been told yet.
     failed_force: Option<EffectId>,

@@ -400,8 +400,10 @@ impl Topic {
             unit => size + u64::from(unit) + record::PADDING_BYTES_MIN,
         };
         let segment = self.active();
-        // An empty segment is never rolled: its name would be taken. And a segment takes one frame, however large.
-        if self.next > segment.base && segment.end + padded > self.segment_bytes_max(config) {
+        // An empty segment is never rolled: its name would be taken. And a segment takes one frame, however large; a journal's one beside
+        // the checkpoint that it begins with, or each new segment would be too small for it like the last.
+        let least = if self.is_journal { 1 } else { 0 };
+        if self.next > segment.base + least && segment.end + padded > self.segment_bytes_max(config) {
             self.roll = Roll::Wanted;
             return Some(self.park_or_refuse());
         }
@@ -476,7 +478,7 @@ impl Topic {
         self.space = Space::default();
         self.retention.due = true;
         self.retention.active_since_ns = None;
-        self.commit.written_position = 0;
+        (self.commit.written_position, self.commit.planned_position) = (0, 0);
         closed.map(|(_, places)| places).unwrap_or_default()
     }
 

@@ -6,6 +6,7 @@ use crate::checker::Ask;
 use crate::model::{Attempt, broken};
 use crate::reply::Seen;
 use plimsoll_core::effect::ConnectionId;
+use plimsoll_core::layout;
 use std::collections::VecDeque;
 
 /// What comes after each round of reading.
@@ -31,6 +32,12 @@ enum Task {
     SeekTime { topic: String, which: Stamp },
     /// FETCH to the end, acknowledging.
     FetchOn { topic: String, group: String },
+    /// RESERVE until there is nothing, confirming all of it.
+    Drain { topic: String, queue: String, tries: u32 },
+    /// Whether that was all.
+    IsEmpty { topic: String, queue: String, tries: u32 },
+    /// READ of the dead letters, to the end.
+    Letters { topic: String, offset: u64 },
     /// What has an id and was stored is not stored again (P16).
     Repeat { first: usize },
     /// Publishing works: with the disk free again, too (P11).
@@ -131,6 +138,20 @@ impl World {
                 let ask = Ask::Fetch { group: group.clone(), max: 40 };
                 self.ask_audit(connection, &topic, ask, format!("FETCH @{topic} {group} 40 0\n"));
             }
+            Task::Drain { topic, queue, .. } => {
+                let line = format!("RESERVE @{topic} {queue} 40 0 60000 META\n");
+                let ask = Ask::Reserve { queue, max: 40, wait_ms: 0, lease_ms: 60_000 };
+                self.ask_audit(connection, &topic, ask, line);
+            }
+            Task::IsEmpty { topic, queue, .. } => {
+                let line = format!("PENDING @{topic} {queue}\n");
+                self.ask_audit(connection, &topic, Ask::Pending { queue, from: 0, max: 1000 }, line);
+                self.ask_audit(connection, &topic, Ask::Queues, format!("QUEUES @{topic}\n"));
+            }
+            Task::Letters { topic, offset } => {
+                let line = format!("READ @{} {offset} 50 META\n", layout::dead_letters(&topic));
+                self.ask_audit(connection, &topic, Ask::Letters { offset, max: 50 }, line);
+            }
             Task::Repeat { first } => {
                 let topic = self.checker.model.attempts[first].topic.clone();
                 let request = self.publish_request(first, "DURABLE", true);
@@ -168,6 +189,12 @@ impl World {
             tasks.push_back(Task::Publish { topic: topic.clone(), tries: 0 });
             for group in &self.plan.groups {
                 tasks.push_back(Task::FetchOn { topic: topic.clone(), group: group.clone() });
+            }
+            for queue in self.checker.queues_of(&topic) {
+                tasks.push_back(Task::Drain { topic: topic.clone(), queue, tries: 0 });
+            }
+            if !self.plan.queues.is_empty() {
+                tasks.push_back(Task::Letters { topic, offset: 0 });
             }
         }
         self.audit.tasks = tasks;
@@ -243,6 +270,36 @@ impl World {
                     return Ok(());
                 }
             }
+            (Some(Task::Drain { topic, queue, tries }), Seen::Messages(delivery)) => {
+                let offsets: Vec<u64> = delivery.messages.iter().map(|message| message.offset).collect();
+                if offsets.is_empty() {
+                    self.audit.tasks.push_front(Task::IsEmpty { topic, queue, tries });
+                } else if let Some(connection) = self.audit.connection {
+                    let next = Task::Drain { topic: topic.clone(), queue: queue.clone(), tries };
+                    self.audit.tasks.push_front(next);
+                    // Its answer comes before the next RESERVE is sent.
+                    self.audit.tasks.push_front(Task::Look { topic: topic.clone() });
+                    let words: String = offsets.iter().map(|offset| format!(" {offset}")).collect();
+                    let mut sorted = offsets;
+                    sorted.sort_unstable();
+                    let line = format!("CONFIRM @{topic} {queue}{words}\n");
+                    self.ask_audit(connection, &topic, Ask::Confirm { queue, offsets: sorted }, line);
+                    return Ok(());
+                }
+            }
+            (Some(Task::IsEmpty { topic, queue, tries }), Seen::Lines(_)) => {
+                if !self.checker.is_drained(&topic, &queue) && tries < 60 {
+                    // A delay goes on, or somebody is on the way to the dead letters.
+                    wait_ns = SECONDS;
+                    self.audit.tasks.push_front(Task::Drain { topic, queue, tries: tries + 1 });
+                }
+            }
+            (Some(Task::Letters { topic, .. }), Seen::Messages(delivery)) => {
+                if let Some(next) = delivery.next() {
+                    self.audit.tasks.push_front(Task::Letters { topic, offset: next });
+                }
+            }
+            (Some(Task::Letters { .. }), Seen::Error(code)) if code == "NO_TOPIC" => {}
             // The topic was never made, or what is not known has no room.
             (Some(Task::Repeat { .. }), Seen::Error(code)) if code == "NO_TOPIC" || code == "OVER_CAPACITY" => {}
             (Some(task @ Task::Repeat { .. }), Seen::Error(code)) if code == "DISK_FULL" || code == "QUEUE_FULL" => {
