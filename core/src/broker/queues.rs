@@ -73,7 +73,6 @@ impl Operation {
 struct Written {
     connection: ConnectionId,
     slot: u64,
-    reply: Vec<u8>,
 }
 
 /// How far a journal is on its way to begin at its newest checkpoint.
@@ -344,7 +343,9 @@ impl Broker {
                 } else {
                     handed.offsets.sort_unstable();
                     let bytes = journal::encode_reserve(&journal::runs(handed.offsets));
-                    let waiting = Some(Written { connection, slot, reply: handed.out });
+                    // Held there it counts as owed to this client (P13).
+                    client.answer(slot, Slot::Held(handed.out));
+                    let waiting = Some(Written { connection, slot });
                     let queue = self.queues.get_mut(&journal).expect("just seen");
                     queue.operations.push_back(Operation { bytes, waiting });
                 }
@@ -360,9 +361,9 @@ impl Broker {
 
     fn answer_written_operation(&mut self, client: &mut Connection, id: ConnectionId, written: Written) {
         if written.connection == id {
-            client.answer(written.slot, Slot::Bytes(written.reply));
+            client.release(written.slot);
         } else if let Some(other) = self.connections.get_mut(&written.connection) {
-            other.answer(written.slot, Slot::Bytes(written.reply));
+            other.release(written.slot);
             self.connections_to_serve.insert(written.connection);
         }
     }
@@ -393,7 +394,8 @@ impl Broker {
                     let mut bytes = Vec::new();
                     line::encode_reply(&mut bytes, &confirmed);
                     let request = client.open_slot();
-                    let waiter = Waiter { offset, connection: id, request, answer: Answer::Bytes(bytes) };
+                    client.answer(request, Slot::Held(bytes));
+                    let waiter = Waiter { offset, connection: id, request, answer: Answer::Held };
                     let mut log = self.topics[journal.0].borrow_mut();
                     log.commit.gather.count(journal, &mut client.mark);
                     group_commit::wait(&mut log.commit.waiting_durable, waiter);
@@ -550,7 +552,7 @@ impl Broker {
     pub(super) fn run_operations(&mut self, journal: TopicId) {
         for written in self.place_operations(journal) {
             if let Some(client) = self.connections.get_mut(&written.connection) {
-                client.answer(written.slot, Slot::Bytes(written.reply));
+                client.release(written.slot);
                 self.connections_to_serve.insert(written.connection);
             }
         }
@@ -599,8 +601,8 @@ impl Broker {
         }
         self.queues.get_mut(&journal).expect("just seen").operations = waiting;
         let mut log = self.topics[journal.0].borrow_mut();
-        for (offset, Written { connection, slot, reply }) in placed {
-            let waiter = Waiter { offset, connection, request: slot, answer: Answer::Bytes(reply) };
+        for (offset, Written { connection, slot }) in placed {
+            let waiter = Waiter { offset, connection, request: slot, answer: Answer::Held };
             group_commit::wait(&mut log.commit.waiting_written, waiter);
         }
         unrecorded

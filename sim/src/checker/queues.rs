@@ -255,7 +255,9 @@ impl Checker {
             };
             handed_out.push((message.offset, told));
         }
-        let (known, bounds) = (self.queue_topic(topic, asked.firm_end), self.queue_bounds(topic));
+        let (mut known, bounds) = (self.queue_topic(topic, asked.firm_end), self.queue_bounds(topic));
+        // What is gone may be all that there is room to tell of.
+        known.is_well &= delivery.gaps.is_empty();
         let now_ns = self.producers.now_ns;
         let name = name_of(topic, queue);
         if self.damaged {
@@ -505,10 +507,10 @@ impl Checker {
     /// Up to where the topic's queues are done with everything, at most; `None`: it has none (P12).
     pub(crate) fn queues_are_done_up_to(&self, topic: &str) -> Option<u64> {
         let bounds = self.queue_bounds(topic);
-        let end = self.model.logs.get(topic).map_or(0, |log| log.firm_end);
+        let (start, end) = self.model.logs.get(topic).map_or((0, 0), |log| (log.start_max, log.firm_end));
         let of_topic = self.queues.all.iter().filter(|((of, _), queue)| of == topic && queue.may_exist);
         let done =
-            of_topic.map(|(_, queue)| (0..end).find(|offset| !queue.may_be_done(*offset, &bounds)).unwrap_or(u64::MAX));
+            of_topic.map(|(_, queue)| (start..end).find(|offset| !queue.may_be_done(*offset, &bounds)).unwrap_or(u64::MAX));
         done.min()
     }
 

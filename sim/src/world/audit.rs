@@ -300,6 +300,11 @@ impl World {
                 }
             }
             (Some(Task::Letters { .. }), Seen::Error(code)) if code == "NO_TOPIC" => {}
+            // As many are pending as may be, and they are not due yet, or on the way to the dead letters.
+            (Some(Task::Drain { topic, queue, tries }), Seen::Error(code)) if code == "QUEUE_FULL" && tries < 60 => {
+                wait_ns = SECONDS;
+                self.audit.tasks.push_front(Task::Drain { topic, queue, tries: tries + 1 });
+            }
             // The topic was never made, or what is not known has no room.
             (Some(Task::Repeat { .. }), Seen::Error(code)) if code == "NO_TOPIC" || code == "OVER_CAPACITY" => {}
             (Some(task @ Task::Repeat { .. }), Seen::Error(code)) if code == "DISK_FULL" || code == "QUEUE_FULL" => {
