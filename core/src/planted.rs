@@ -81,6 +81,10 @@ pub enum Planted {
     PolicyTakesOneMore,
     /// A topic that is to refuse what is over its capacity drops its oldest messages.
     CapacityDrops,
+    /// A watermark file that took the place of another one is believed, though the force of its name may have failed.
+    RenewedNameBelieved,
+    /// A topic that is deleted is emptied under its own name.
+    DeletedInPlace,
     /// Story 14: SEEK goes anywhere.
     SeekUnbounded,
     /// Story 14: what the groups have acknowledged is no evidence.
@@ -98,7 +102,7 @@ pub enum Planted {
 #[cfg(feature = "planted")]
 impl Planted {
     /// All of them, each with the promise that it breaks.
-    pub const ALL: [(Planted, &'static str); 43] = [
+    pub const ALL: [(Planted, &'static str); 45] = [
         (Planted::AcknowledgeBeforeForce, "P3"),
         (Planted::ReplyBeforeCompletion, "P3"),
         (Planted::ReplyBeforeSlot, "P3"),
@@ -136,6 +140,8 @@ impl Planted {
         (Planted::NewestFirst, "P12"),
         (Planted::PolicyTakesOneMore, "P12"),
         (Planted::CapacityDrops, "P12"),
+        (Planted::RenewedNameBelieved, "P8"),
+        (Planted::DeletedInPlace, "P8"),
         (Planted::SeekUnbounded, "P5"),
         (Planted::GroupsNoEvidence, "P7"),
         (Planted::BatchInTwoFrames, "P2"),
