@@ -49,7 +49,7 @@ pub enum Planted {
     TailInPlace,
     /// Story 3: the roll does not anchor the line, and recovery doubts closed segments too. Either alone does no harm.
     RollWithoutAnchor,
-    /// Story 4: recovery always writes the running slot first.
+    /// Story 4: recovery always writes the running slot first, and forces neither before.
     RunningSlotFirst,
     /// Story 5: anchoring forces the running slot as it stands.
     AnchorAlone,

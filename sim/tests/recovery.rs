@@ -524,7 +524,7 @@ fn one_torn_slot_is_a_crash_and_is_written_first() {
                 _ => None,
             })
             .collect();
-        assert_eq!(steps, [order[0], 1, order[1], 1], "each forced before the other is touched");
+        assert_eq!(steps, [1, order[0], 1, order[1], 1], "each forced before the other is touched");
         let slots = slots(&h.disk);
         assert!(slots.running.is_some_and(|slot| !slot.clean) && slots.anchored.is_some_and(|slot| !slot.clean));
         assert_eq!(read_all(&mut h), messages(end));

@@ -149,6 +149,7 @@ pub(crate) fn empty(
         sequence: 0,
         anchored: 0,
         anchoring: false,
+        torn: None,
         groups: BTreeMap::new(),
         dedup: Dedup::default(),
         parked: VecDeque::new(),

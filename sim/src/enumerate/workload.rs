@@ -453,7 +453,7 @@ pub static WORKLOADS: [Workload; 26] = [
             Quiet,
             Begins(2),
         ],
-        keeps: Keeps::Last(3),
+        keeps: Keeps::Last(4),
         ..PLAIN
     },
     Workload {
