@@ -4,6 +4,7 @@
 //! client from then on) and holds it against the [reference model](crate::model) and against what the simulated disk
 //! really has. So a reply that comes before its force is caught at the reply, not at some later power loss (P3, P4).
 
+mod deletion;
 mod queues;
 
 use crate::disk::SimDisk;
@@ -66,6 +67,13 @@ pub enum Ask {
     Groups,
     /// `CREATE`.
     Create,
+    /// `DELETE` of the topic.
+    Delete,
+    /// `DELETE` of a group.
+    DeleteGroup {
+        /// This one.
+        group: String,
+    },
     /// `PURGE`.
     Purge {
         /// Everything below this.
@@ -161,6 +169,11 @@ impl Ask {
             _ => Shape::Line,
         }
     }
+
+    /// Whether it is about one topic.
+    fn is_of_topic(&self) -> bool {
+        !matches!(self, Ask::Topics | Ask::Word(_) | Ask::Wrong(_) | Ask::Fatal(_) | Ask::Letters { .. })
+    }
 }
 
 /// A request on its way, with what was certain when it was sent.
@@ -169,6 +182,8 @@ struct Asked {
     id: u64,
     topic: String,
     ask: Ask,
+    /// Which log had the topic's name.
+    generation: u32,
     /// The topic existed.
     existed: bool,
     /// Everything below was durable.
@@ -177,8 +192,10 @@ struct Asked {
     start: u64,
     /// Where the group's history stood.
     moment: usize,
-    /// For `GROUPS`: where each group's history stood. For `TOPICS`: which were there.
+    /// For `GROUPS`: where each group's history stood.
     moments: BTreeMap<String, usize>,
+    /// For `TOPICS`: the generation of each topic that was there for sure (`true`), or for sure not.
+    topics: BTreeMap<String, (u32, bool)>,
 }
 
 /// Where a connection reads on in a group.
@@ -187,6 +204,8 @@ struct Cursor {
     next: u64,
     /// Another connection has asked for the group since.
     doubtful: bool,
+    /// It may read on anywhere.
+    unknown: bool,
 }
 
 #[derive(Default)]
@@ -299,6 +318,8 @@ impl Checker {
     /// A process begins.
     pub fn process_began(&mut self) {
         self.life = Life { number: self.life.number + 1, ..Life::default() };
+        // What the process before it was asked it has done, or nobody will.
+        self.model.logs.values_mut().for_each(|log| log.deletions.clear());
         self.views.clear();
         self.conns.clear();
     }
@@ -367,11 +388,12 @@ impl Checker {
     }
 
     /// A line for the operator.
-    pub fn reported(&mut self, report: &Report) -> Check {
+    pub fn reported(&mut self, report: &Report, disk: &SimDisk) -> Check {
         if report.name == "READY" {
             self.life.ready = true;
             self.views.clear();
             self.model.ready();
+            self.deletions_are_done(disk)?;
         }
         if Checker::is_refusal(report) && !self.damaged && !self.life.any_failed {
             return broken("P8", format!("the start was refused though nothing but crashes happened: {report}"));
@@ -456,12 +478,11 @@ impl Checker {
         let Some(conn) = self.conns.remove(&connection) else { return };
         self.queues_lose(connection);
         for asked in conn.asked {
-            let log = self.model.log(&asked.topic);
-            match asked.ask {
-                Ask::Ack { group, .. } | Ask::Seek { group, .. } => {
-                    log.groups.entry(group).or_default().abandoned(asked.id);
+            match &asked.ask {
+                Ask::Ack { group, .. } | Ask::Seek { group, .. } | Ask::DeleteGroup { group } => {
+                    self.abandoned(&asked.topic, Some(group), asked.id);
                 }
-                Ask::Alter(_) => log.setting.abandoned(asked.id),
+                Ask::Alter(_) => self.abandoned(&asked.topic, None, asked.id),
                 _ => {}
             }
         }
@@ -472,9 +493,14 @@ impl Checker {
         self.next_ask += 1;
         let (id, life) = (self.next_ask, self.life.number);
         let log = self.model.log(topic);
-        let (existed, firm_end, start, mut moment) = (log.exists, log.firm_end, log.start, 0);
-        if let Ask::Purge { before } = ask {
-            log.start_max = log.start_max.max(before);
+        let (generation, existed, firm_end, start) = (log.generation, log.exists, log.firm_end, log.start);
+        let mut moment = 0;
+        match &ask {
+            Ask::Purge { before } => log.start_max = log.start_max.max(*before),
+            Ask::Create => log.may_exist = true,
+            Ask::Publish(_) => log.may_exist |= self.limits.auto_create,
+            Ask::Delete => drop(log.deletions.insert(id)),
+            _ => {}
         }
         if let Ask::Publish(number) = ask {
             self.model.asked(number);
@@ -488,25 +514,35 @@ impl Checker {
         }
         self.asked_of_queues(id, connection, topic, &ask);
         let log = self.model.log(topic);
-        if let Ask::Fetch { group, .. } | Ask::Ack { group, .. } | Ask::Seek { group, .. } = &ask {
+        if let Ask::Fetch { group, .. }
+        | Ask::Ack { group, .. }
+        | Ask::Seek { group, .. }
+        | Ask::DeleteGroup { group } = &ask
+        {
             let group_model = log.groups.entry(group.clone()).or_default();
             moment = group_model.moment();
             match &ask {
                 Ask::Ack { offset, .. } => {
+                    // Whoever acknowledges what is still on its way to it does without.
+                    let is_coming = |asked: &Asked| {
+                        asked.topic == topic && matches!(&asked.ask, Ask::Fetch { group: of, .. } if of == group)
+                    };
+                    let conn = self.conns.get(&connection);
+                    if !group_model.delivered.contains(offset)
+                        && conn.is_some_and(|conn| conn.asked.iter().any(is_coming))
+                    {
+                        group_model.delivered.extend(0..=*offset);
+                    }
                     group_model.asked(Open { id, value: Some(offset + 1), seek: false, life, abandoned: false })
                 }
                 Ask::Seek { to, .. } => group_model.asked(Open { id, value: *to, seek: true, life, abandoned: false }),
+                Ask::DeleteGroup { .. } => {
+                    group_model.asked(Open { id, value: Some(0), seek: true, life, abandoned: false });
+                }
                 _ => {}
             }
             if !matches!(ask, Ask::Ack { .. }) {
-                let key = (topic.to_owned(), group.clone());
-                for (other, conn) in &mut self.conns {
-                    if *other != connection
-                        && let Some(cursor) = conn.cursors.get_mut(&key)
-                    {
-                        cursor.doubtful = true;
-                    }
-                }
+                self.others_may_lose(connection, topic, group);
             }
         }
         if let Ask::Alter(_) | Ask::Settings = ask {
@@ -518,14 +554,18 @@ impl Checker {
         }
         let moments = match ask {
             Ask::Groups => log_moments(self.model.log(topic)),
-            Ask::Topics => {
-                let certain = self.model.logs.iter().filter(|(_, log)| log.exists && log.firm_end > 0);
-                certain.map(|(name, _)| (name.clone(), 0)).collect()
-            }
             _ => BTreeMap::new(),
         };
+        let is_certain = |log: &&Log| log.exists && log.firm_end > 0 && log.deletions.is_empty();
+        let certain = self.model.logs.iter().filter(|(_, log)| is_certain(log) || !log.may_exist);
+        let topics = match ask {
+            Ask::Topics => certain.map(|(name, log)| (name.clone(), (log.generation, log.exists))).collect(),
+            _ => BTreeMap::new(),
+        };
+        let topic = topic.to_owned();
         if let Some(conn) = self.conns.get_mut(&connection) {
-            conn.asked.push_back(Asked { id, topic: topic.to_owned(), ask, existed, firm_end, start, moment, moments });
+            let asked = Asked { id, topic, ask, generation, existed, firm_end, start, moment, moments, topics };
+            conn.asked.push_back(asked);
         }
     }
 
@@ -598,16 +638,33 @@ impl Checker {
         if let Seen::Error(code) = seen {
             return self.judge_error(asked, code);
         }
-        // A topic is answered for only when it can't go any more.
-        if !matches!(asked.ask, Ask::Topics | Ask::Word(_) | Ask::Wrong(_) | Ask::Fatal(_)) {
-            self.model.log(topic).exists = true;
-        }
         let acknowledges = matches!(seen, Seen::Published { .. } | Seen::Acked(_) | Seen::Sought(_) | Seen::Purged(_))
-            || matches!(asked.ask, Ask::Create | Ask::Alter(_) | Ask::Confirm { .. } | Ask::DeleteQueue { .. });
+            || matches!(asked.ask, Ask::Create | Ask::Alter(_) | Ask::Delete | Ask::DeleteGroup { .. })
+            || matches!(asked.ask, Ask::Confirm { .. } | Ask::DeleteQueue { .. });
         if acknowledges && let Some(failure) = &self.life.failure {
             return broken("P10", format!("{seen:?} was answered after {failure}"));
         }
-        if let Some(result) = self.judge_queues(asked, seen, disk) {
+        if asked.ask == Ask::Delete {
+            return match seen {
+                Seen::Lines(lines) if lines[0].starts_with("DELETED ") => self.deleted(asked, disk),
+                _ => broken("P14", format!("{:?} was answered by {seen:?}", asked.ask)),
+            };
+        }
+        if asked.ask.is_of_topic() {
+            let log = self.model.log(topic);
+            if log.generation != asked.generation {
+                if let Some(result) = self.judge_queues(asked, seen, true, disk) {
+                    return result;
+                }
+                return self.answered_across(conn, asked, seen);
+            }
+            if !log.may_exist && !self.damaged {
+                return broken("P12", format!("{:?} was answered for {topic}, which nobody has made", asked.ask));
+            }
+            // A topic is answered for only when it can't go any more.
+            log.exists = true;
+        }
+        if let Some(result) = self.judge_queues(asked, seen, false, disk) {
             return result;
         }
         match (&asked.ask, seen) {
@@ -646,15 +703,18 @@ impl Checker {
             (Ask::Seek { group, .. }, Seen::Sought(committed)) => {
                 self.committed(topic, group, *committed, asked, disk)?;
                 if let Some(cursor) = conn.cursors.get_mut(&(topic.clone(), group.clone())) {
-                    cursor.next = *committed;
+                    (cursor.next, cursor.unknown) = (*committed, false);
                 }
                 Ok(())
             }
             (Ask::Status, Seen::Lines(lines)) => self.status(asked, &lines[0]),
-            (Ask::Topics, Seen::Lines(lines)) => topics(asked, lines),
+            (Ask::Topics, Seen::Lines(lines)) => self.topics(asked, lines),
             (Ask::Groups, Seen::Lines(lines)) => self.groups(asked, lines, disk),
             (Ask::Purge { before }, Seen::Purged(start)) => self.purged(topic, *before, *start),
             (Ask::Create, Seen::Lines(lines)) if lines[0].starts_with("CREATED ") => self.creation_stands(topic, disk),
+            (Ask::DeleteGroup { group }, Seen::Lines(lines)) if lines[0].starts_with("DELETED ") => {
+                self.group_deleted(conn, asked, group, disk)
+            }
             (Ask::Alter(value), Seen::Lines(lines)) if lines[0].starts_with("ALTERED ") => {
                 self.altered(asked, *value, disk)
             }
@@ -670,14 +730,33 @@ impl Checker {
             return result;
         }
         let topic = &asked.topic;
+        let log = self.model.log(topic);
+        // The topic may have gone, and another one of its name may have come.
+        let is_across = asked.ask.is_of_topic() && log.generation != asked.generation;
         let legal = match code {
+            "NO_TOPIC" => is_across || !asked.existed || !log.deletions.is_empty(),
+            "OUT_OF_RANGE" if is_across => {
+                matches!(
+                    asked.ask,
+                    Ask::Read { .. } | Ask::ReadRaw { .. } | Ask::Seek { to: Some(_), .. } | Ask::Purge { .. }
+                )
+            }
+            "NO_GROUP" => match &asked.ask {
+                Ask::DeleteGroup { group } => is_across || log.groups[group].may_be(0, asked.moment),
+                _ => false,
+            },
             "HALTED" => self.life.halted,
             "STOPPING" => self.life.stopping,
             "DISK_FULL" => {
                 self.life.full
                     && matches!(
                         asked.ask,
-                        Ask::Publish(_) | Ask::Ack { .. } | Ask::Seek { .. } | Ask::Create | Ask::Alter(_)
+                        Ask::Publish(_)
+                            | Ask::Ack { .. }
+                            | Ask::Seek { .. }
+                            | Ask::DeleteGroup { .. }
+                            | Ask::Create
+                            | Ask::Alter(_)
                     )
             }
             "OVER_CAPACITY" => {
@@ -691,7 +770,7 @@ impl Checker {
                         Ask::Fetch { .. } | Ask::Read { .. } | Ask::ReadRaw { .. } | Ask::Seek { .. }
                     )
             }
-            "GROUP_BUSY" => matches!(asked.ask, Ask::Fetch { .. } | Ask::Seek { .. }),
+            "GROUP_BUSY" => matches!(asked.ask, Ask::Fetch { .. } | Ask::Seek { .. } | Ask::DeleteGroup { .. }),
             "NOT_DELIVERED" => matches!(asked.ask, Ask::Ack { .. }),
             "OUT_OF_RANGE" => match asked.ask {
                 Ask::Read { offset, .. } | Ask::Purge { before: offset } => offset > asked.firm_end,
@@ -701,7 +780,6 @@ impl Checker {
                 }
                 _ => false,
             },
-            "NO_TOPIC" => !asked.existed,
             code => match &asked.ask {
                 Ask::Wrong(codes) | Ask::Fatal(codes) => codes.contains(&code),
                 _ => false,
@@ -712,6 +790,7 @@ impl Checker {
                 "DISK_FULL" => "P11",
                 "OVER_CAPACITY" => "P12",
                 "CORRUPT" | "OUT_OF_RANGE" | "NO_TOPIC" => "P1",
+                "NO_GROUP" => "P5",
                 "HALTED" => "P10",
                 _ => "P14",
             };
@@ -719,13 +798,9 @@ impl Checker {
         }
         match &asked.ask {
             // HALTED leaves open what happened; every other refusal says that nothing of it was stored.
-            Ask::Publish(number) if code != "HALTED" => self.model.refused(*number),
-            Ask::Ack { group, .. } | Ask::Seek { group, .. } if code != "HALTED" => {
-                let id = asked.id;
-                self.model.log(topic).groups.entry(group.clone()).or_default().refused(id);
-            }
-            Ask::Alter(_) if code != "HALTED" => self.model.log(topic).setting.refused(asked.id),
-            _ => {}
+            _ if code == "HALTED" => {}
+            Ask::Publish(number) => self.model.refused(*number),
+            ask => self.was_refused(topic, ask, asked.id),
         }
         Ok(())
     }
@@ -912,7 +987,7 @@ impl Checker {
                 _ => Ok(()),
             };
         };
-        let goes_on = cursor.is_some_and(|cursor| cursor.next == first);
+        let goes_on = cursor.is_some_and(|cursor| cursor.unknown || cursor.next == first);
         if !goes_on {
             let moved_on = |next: u64| next < first && group_model.may_be(first, asked.moment);
             if let Some(cursor) = cursor.filter(|cursor| !cursor.doubtful && !moved_on(cursor.next)) {
@@ -929,10 +1004,13 @@ impl Checker {
         // What another connection has asked for, and was not answered, may still take the group away.
         let wants_it = |asked: &Asked| {
             asked.topic == key.0
-                && matches!(&asked.ask, Ask::Fetch { group, .. } | Ask::Seek { group, .. } if *group == key.1)
+                && matches!(
+                    &asked.ask,
+                    Ask::Fetch { group, .. } | Ask::Seek { group, .. } | Ask::DeleteGroup { group } if *group == key.1
+                )
         };
         let doubtful = self.conns.values().any(|other| other.asked.iter().any(wants_it));
-        conn.cursors.insert(key, Cursor { next, doubtful });
+        conn.cursors.insert(key, Cursor { next, doubtful, unknown: false });
         Ok(())
     }
 
@@ -960,9 +1038,12 @@ impl Checker {
             let digits = stored.split(|byte| *byte == b' ').next().unwrap_or_default();
             let stored: Option<u64> = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
             // A later replacement may be there already.
-            let legal = stored.is_some_and(|stored| {
-                stored == value || self.model.log(topic).groups[group].may_be(stored, asked.moment)
-            });
+            let group_model = &self.model.log(topic).groups[group];
+            let legal = match stored {
+                Some(stored) => stored == value || group_model.may_be(stored, asked.moment),
+                // It may have been deleted since.
+                None => group_model.may_be_back(asked.moment),
+            };
             if !legal && value > 0 {
                 return broken("P5", format!("ACKED {value} of group {group}, but the platter has {stored:?}"));
             }
@@ -1037,6 +1118,24 @@ impl Checker {
                 "P1",
                 format!("{} is durable up to {}, but was up to {}", asked.topic, marks[1], asked.firm_end),
             );
+        }
+        Ok(())
+    }
+
+    /// One whose creation is answered while the list waits for its turn need not be in it, nor one that may have been deleted since.
+    fn topics(&mut self, asked: &Asked, lines: &[String]) -> Check {
+        for (name, (generation, was_there)) in &asked.topics {
+            let log = self.model.log(name);
+            let is_listed =
+                lines.iter().any(|line| line.split(' ').any(|word| word.strip_prefix("name=") == Some(name)));
+            let is_certain = log.generation == *generation && log.may_exist == *was_there && log.deletions.is_empty();
+            match (is_certain, was_there, is_listed) {
+                (true, true, false) => return broken("P1", format!("topic {name} is not in the list {lines:?}")),
+                (true, false, true) if !self.damaged => {
+                    return broken("P12", format!("topic {name} is in the list {lines:?}, and nobody has made it"));
+                }
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -1123,16 +1222,6 @@ impl Checker {
 /// A setting is held against the same history as a committed offset, and what it breaks is that a reply came after its effect.
 fn of_reply(broken: Broken) -> Broken {
     Broken { promise: "P3", ..broken }
-}
-
-/// One whose creation is answered while the list waits for its turn need not be in it.
-fn topics(asked: &Asked, lines: &[String]) -> Check {
-    for name in asked.moments.keys() {
-        if !lines.iter().any(|line| line.split(' ').any(|word| word.strip_prefix("name=") == Some(name))) {
-            return broken("P1", format!("topic {name} is not in the list {lines:?}"));
-        }
-    }
-    Ok(())
 }
 
 fn log_moments(log: &Log) -> BTreeMap<String, usize> {

@@ -98,6 +98,8 @@ pub enum Mutant {
     ForgetStart,
     /// A roll removes the first segment, though nobody asked for that.
     RemoveAtRoll,
+    /// A topic that is deleted keeps its name.
+    DropRenameOfTopic,
     /// `queues/` is not forced.
     DropForceDirOfQueues,
     /// Files stay open until the process ends.
@@ -112,7 +114,7 @@ static OUTSIDE: AtomicU64 = AtomicU64::new(0);
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 36] = [
+    pub const ALL: [Mutant; 37] = [
         Mutant::DropForceOfSegment,
         Mutant::DropForceOfWatermark,
         Mutant::DropForceOfTmp,
@@ -149,6 +151,7 @@ impl Mutant {
         Mutant::ForgetIds,
         Mutant::ForgetStart,
         Mutant::RemoveAtRoll,
+        Mutant::DropRenameOfTopic,
     ];
 
     /// Those that break no promise, and why. Whether that is so is tried like everything else.
@@ -371,6 +374,10 @@ impl Mutation {
             }
             Mutant::DropRenameOfTail => keep_or(Fate::Lost, is_rename && path.ends_with(".log.tmp")),
             Mutant::DropRenameOfGroup => keep_or(Fate::Lost, is_rename && path.ends_with(".offset.tmp")),
+            Mutant::DropRenameOfTopic => {
+                let topic = path.strip_prefix("topics/").filter(|name| layout::is_topic_name(name));
+                keep_or(Fate::Lost, is_rename && topic.is_some_and(|topic| topic != layout::DEFAULT_TOPIC))
+            }
             Mutant::DropWriteOfTail => keep_or(Fate::Lost, is_write && path.ends_with(".log.tmp")),
             Mutant::DropForceDirOfQueues => keep_or(Fate::Lost, is_force_dir && path.ends_with("/queues")),
             Mutant::DropClose => keep_or(Fate::Lost, matches!(effect, Effect::CloseFile { .. })),

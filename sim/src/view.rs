@@ -205,7 +205,8 @@ impl LogView {
         names.iter().filter_map(|name| plimsoll_core::layout::parse_segment(name)).collect()
     }
 
-    fn log_id(&mut self, disk: &SimDisk) -> Option<LogId> {
+    /// Which log stands under the topic's name.
+    pub(crate) fn log_id(&mut self, disk: &SimDisk) -> Option<LogId> {
         if self.log_id.is_none() {
             let path = plimsoll_core::layout::log_toml(&self.dir);
             let bytes = match self.depth {

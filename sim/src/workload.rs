@@ -110,6 +110,8 @@ pub struct Plan {
     pub rates: Rates,
     /// Whether clients purge.
     pub purges: bool,
+    /// Whether clients delete topics and groups.
+    pub deletes: bool,
 }
 
 fn number<T: Copy + ToString>(d: &mut Decider, what: &str, of: &[T]) -> T {
@@ -141,7 +143,7 @@ impl Plan {
         });
         let roles: Vec<Role> = roles.collect();
         let budget = number(d, "actions of all clients", &[160, 60, 240, 400, 1200, 12, 30]);
-        Plan {
+        let mut plan = Plan {
             profile,
             sector_bytes,
             topics: (0..topics).map(|at| if at == 0 { "default".to_owned() } else { format!("t{at}") }).collect(),
@@ -156,8 +158,14 @@ impl Plan {
             pause_ns: number(d, "pause between actions, µs", &[50, 1, 500, 20_000]) * 1000,
             rates: draw_rates(d),
             purges: number(d, "purges", &["no", "no", "yes"]) == "yes",
+            deletes: number(d, "deletes", &["no", "no", "no", "yes"]) == "yes",
             config,
+        };
+        // The default topic can't be deleted.
+        if plan.deletes && plan.topics.len() == 1 {
+            plan.topics.push("t1".to_owned());
         }
+        plan
     }
 
     /// Whether the start of a log may move.

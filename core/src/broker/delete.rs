@@ -16,6 +16,7 @@ use crate::io::TopicId;
 use crate::layout;
 use crate::log::group_commit::{Answer, Waiter};
 use crate::log::{Roll, Topic, Trouble, create};
+use crate::planted::planted;
 use crate::protocol::Reply;
 use alloc::boxed::Box;
 use alloc::format;
@@ -90,6 +91,7 @@ impl Broker {
         let fetchers = {
             let mut topic = self.topics[id.0].borrow_mut();
             topic.deleting = true;
+            // It is not to wait for what its policy would force later.
             topic.commit.flush_now = true;
             if topic.roll == Roll::Wanted {
                 topic.roll = Roll::No;
@@ -136,7 +138,7 @@ impl Broker {
         self.spawn(|io| {
             Box::pin(async move {
                 let removed = async {
-                    let nameless = create::unname(&io, &dir).await?;
+                    let nameless = if planted!(io, DeletedInPlace) { dir } else { create::unname(&io, &dir).await? };
                     create::remove_tree(&io, &nameless).await.map_err(Trouble::Halt)
                 };
                 let result = removed.await;
@@ -232,8 +234,6 @@ impl Broker {
         {
             let mut topic = self.topics[topic_id.0].borrow_mut();
             let group = topic.groups.get_mut(&name).expect("just seen");
-            group.holder = None;
-            client.held.retain(|held| *held != (topic_id, name.clone()));
             let waiter = GroupWaiter { connection: id, request: client.open_slot(), purpose: Purpose::Delete };
             group.wish_delete(waiter);
         }

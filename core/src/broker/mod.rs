@@ -464,6 +464,9 @@ impl Broker {
         let result = result.map(|result| result.map(|_| ()));
         match (owner, result) {
             (Owner::Task(task), _) => self.poll_task(task),
+            // Of one that was deleted: that a write has ended may be told behind the force that covers it, and behind all else.
+            (Owner::Write(topic) | Owner::Force(topic) | Owner::Slot(topic) | Owner::Reserve(topic), _)
+                if !self.topics.has(topic) => {}
             (Owner::Write(topic), Some(result)) => {
                 let ended = self.topics[topic.0].borrow_mut().write_ended(id, result);
                 if planted!(self.io, AcknowledgeBeforeForce) {

@@ -150,6 +150,7 @@ pub(crate) fn empty(
         sequence: 0,
         anchored: 0,
         anchoring: false,
+        torn: None,
         groups: BTreeMap::new(),
         queues: BTreeMap::new(),
         checkpoint_bytes: 0,

@@ -160,6 +160,8 @@ pub(crate) struct Topic {
     /// The line that both slots hold forced.
     pub(crate) anchored: u64,
     pub(crate) anchoring: bool,
+    /// The slot that an anchoring may have left half written, for want of room.
+    pub(crate) torn: Option<anchor::Place>,
     pub(crate) groups: BTreeMap<String, Group>,
     pub(crate) queues: BTreeMap<String, QueueRef>,
     /// It holds operations, and nobody publishes to it or reads it.

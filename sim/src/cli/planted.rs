@@ -105,6 +105,21 @@ mod hunt {
                 lean("sector 0 of */watermark", "old", 50),
             ],
             Planted::RemovalBeforeStart | Planted::NewestFirst => [tiny_segments(), purger()].concat(),
+            Planted::RenewedNameBelieved => [
+                tiny_segments(),
+                purger(),
+                failing_forces(),
+                vec![
+                    lean("after write * of */watermark", "process killed", 25),
+                    lean("force-dir * of default", "fails", 20),
+                ],
+            ]
+            .concat(),
+            Planted::DeletedInPlace => vec![
+                lean("plan, deletes", "yes", 95),
+                lean("client *, action", "makes a topic anew", 30),
+                lean("after remove * of t", "power lost", 20),
+            ],
             Planted::PolicyTakesOneMore => [tiny_segments(), vec![lean("plan, retention", "bytes", 90)]].concat(),
             Planted::CapacityDrops => [tiny_segments(), vec![lean("plan, retention", "capacity, reject", 90)]].concat(),
             Planted::AnchorAlone => [

@@ -176,12 +176,15 @@ impl World {
         if self.checker.damaged {
             tasks.clear();
         }
-        for (topic, log) in &self.checker.model.logs {
+        // What is among the dead letters was published elsewhere: they are read with the topic that they come from.
+        let logs = self.checker.model.logs.iter().filter(|(topic, _)| !layout::is_of_dead_letters(topic));
+        for (topic, log) in logs {
+            let topic = topic.clone();
+            // One that was deleted is not to be there any more.
+            tasks.push_back(Task::Look { topic: topic.clone() });
             if !log.exists {
                 continue;
             }
-            let topic = topic.clone();
-            tasks.push_back(Task::Look { topic: topic.clone() });
             tasks.push_back(Task::ReadOn { topic: topic.clone(), offset: 0 });
             for which in [Stamp::Middle, Stamp::AfterMiddle, Stamp::Newest, Stamp::AfterAll] {
                 tasks.push_back(Task::SeekTime { topic: topic.clone(), which });
@@ -198,6 +201,20 @@ impl World {
             }
         }
         self.audit.tasks = tasks;
+    }
+
+    fn topic_of(&self, task: &Task) -> String {
+        match task {
+            Task::Repeat { first } => self.checker.model.attempts[*first].topic.clone(),
+            Task::Look { topic }
+            | Task::ReadOn { topic, .. }
+            | Task::SeekTime { topic, .. }
+            | Task::FetchOn { topic, .. }
+            | Task::Drain { topic, .. }
+            | Task::IsEmpty { topic, .. }
+            | Task::Letters { topic, .. }
+            | Task::Publish { topic, .. } => topic.clone(),
+        }
     }
 
     /// A time, and the first offset in the order of offsets whose message was stamped then or later: the clock may have stepped back.
@@ -305,8 +322,15 @@ impl World {
                 wait_ns = SECONDS;
                 self.audit.tasks.push_front(Task::Drain { topic, queue, tries: tries + 1 });
             }
-            // The topic was never made, or what is not known has no room.
-            (Some(Task::Repeat { .. }), Seen::Error(code)) if code == "NO_TOPIC" || code == "OVER_CAPACITY" => {}
+            // What is not known has no room.
+            (Some(Task::Repeat { .. }), Seen::Error(code)) if code == "OVER_CAPACITY" => {}
+            // The topic was never made. Or somebody has left who wanted it deleted, and that happens only now.
+            (Some(task), Seen::Error(code)) if code == "NO_TOPIC" => {
+                let gone = self.topic_of(&task);
+                let mut tasks = std::mem::take(&mut self.audit.tasks);
+                tasks.retain(|task| self.topic_of(task) != gone);
+                self.audit.tasks = tasks;
+            }
             (Some(task @ Task::Repeat { .. }), Seen::Error(code)) if code == "DISK_FULL" || code == "QUEUE_FULL" => {
                 wait_ns = SECONDS;
                 self.audit.tasks.push_front(task);

@@ -85,7 +85,7 @@ impl Client {
 }
 
 /// What a client may do: the words, and how likely for a producer, a consumer, a reader, a rude client.
-const ACTIONS: [(&str, [u32; 4]); 45] = [
+const ACTIONS: [(&str, [u32; 4]); 48] = [
     ("rests", [2, 2, 2, 2]),
     ("publishes DURABLE", [30, 3, 3, 4]),
     ("publishes WRITTEN", [10, 1, 1, 2]),
@@ -120,6 +120,9 @@ const ACTIONS: [(&str, [u32; 4]); 45] = [
     ("acknowledges what it was not sent", [0, 2, 1, 3]),
     // In worlds that have it.
     ("purges", [6, 3, 6, 2]),
+    (DELETE, [2, 1, 1, 1]),
+    (ANEW, [5, 1, 2, 1]),
+    (DELETE_GROUP, [1, 5, 1, 1]),
     ("reserves", [3, 45, 6, 6]),
     ("reserves and waits", [1, 14, 2, 4]),
     ("confirms all", [2, 25, 2, 2]),
@@ -138,6 +141,9 @@ const ACTIONS: [(&str, [u32; 4]); 45] = [
 const BATCH: &str = "publishes a batch";
 const WITH_ID: &str = "publishes with an id";
 const REPEAT: &str = "repeats a publish";
+const DELETE: &str = "deletes a topic";
+const ANEW: &str = "makes a topic anew";
+const DELETE_GROUP: &str = "deletes a group";
 
 const LEVELS: [&str; 3] = ["DURABLE", "WRITTEN", "ACCEPTED"];
 
@@ -197,6 +203,7 @@ impl World {
             BATCH => self.plan.batches,
             WITH_ID | REPEAT => !self.plan.producers.is_empty(),
             "purges" => self.plan.purges,
+            DELETE | ANEW | DELETE_GROUP => self.plan.deletes,
             action if of_queues(action) => !self.plan.queues.is_empty(),
             _ => true,
         };
@@ -278,7 +285,22 @@ impl World {
             action if of_queues(action) => self.use_queue(number, connection, &what, action),
             "creates a topic" => {
                 let topic = self.topic(&what);
-                self.ask(number, connection, &topic, Ask::Create, format!("CREATE @{topic}\n").into_bytes());
+                self.create(number, connection, &topic);
+            }
+            DELETE => drop(self.delete(number, connection, &what)),
+            ANEW => {
+                let topic = self.delete(number, connection, &what);
+                self.create(number, connection, &topic);
+                let level = self.level(&what);
+                let (bytes, binary) = (self.plan.payload_bytes as usize, false);
+                let message = Message { topic, level, bytes, binary, batch: None, producer: None, sent: None };
+                self.publish(number, connection, message);
+            }
+            DELETE_GROUP => {
+                let (topic, group) = (self.topic(&what), self.group(&what));
+                self.clients[number].delivered.remove(&(topic.clone(), group.clone()));
+                let line = format!("DELETE @{topic} {group}\n").into_bytes();
+                self.ask(number, connection, &topic, Ask::DeleteGroup { group }, line);
             }
             "alters a topic" => {
                 let topic = self.topic(&what);
@@ -418,7 +440,8 @@ impl World {
     }
 
     fn publish(&mut self, number: usize, connection: ConnectionId, mut message: Message) {
-        let first = match message.sent {
+        // To a topic that was made anew everything is new.
+        let first = match message.sent.filter(|first| self.checker.model.is_current(*first)) {
             Some(first) => first,
             None => self.new_attempts(&message),
         };
@@ -675,6 +698,22 @@ impl World {
         self.clients[number].delivered.remove(&(topic.clone(), group.clone()));
         let line = format!("SEEK @{topic} {group} {word}\n");
         self.ask(number, connection, &topic, Ask::Seek { group, to }, line.into_bytes());
+    }
+
+    fn create(&mut self, number: usize, connection: ConnectionId, topic: &str) {
+        self.ask(number, connection, topic, Ask::Create, format!("CREATE @{topic}\n").into_bytes());
+    }
+
+    /// Asks for a topic to be deleted, and says which.
+    fn delete(&mut self, number: usize, connection: ConnectionId, what: &str) -> String {
+        // Nearly always one that can be.
+        let (default, others) = self.plan.topics.split_first().expect("there is a default topic");
+        let mut topics = [others, others, others, others].concat();
+        topics.push(default.clone());
+        let topic = topics[self.one_of(what, "topic", topics.len(), &|picked| topics[picked].clone())].clone();
+        let ask = if topic == self.plan.topics[0] { Ask::Wrong(&["BAD_REQUEST"]) } else { Ask::Delete };
+        self.ask(number, connection, &topic, ask, format!("DELETE @{topic}\n").into_bytes());
+        topic
     }
 
     fn garbage(&mut self, number: usize, connection: ConnectionId, what: &str) {

@@ -23,6 +23,7 @@ use crate::model::{Broken, broken};
 use crate::mutant::Mutation;
 use crate::tape::{Concern, Decider, Rate, Tape};
 use crate::trace::{Lane, Trace};
+use crate::view::{Depth, LogView};
 use crate::workload::{Plan, Rates};
 use audit::Audit;
 use clients::Client;
@@ -585,6 +586,10 @@ impl World {
         {
             self.journal_is_bounded(path)?;
         }
+        if let Effect::Rename { from, to } = &effect {
+            self.topic_renamed(from)?;
+            self.topic_renamed(to)?;
+        }
         if matches!(effect, Effect::Force { .. } | Effect::ForceDir { .. }) {
             self.stats.forces += 1;
         }
@@ -676,6 +681,14 @@ impl World {
             return Ok(broken("P13", words)?);
         }
         Ok(())
+    }
+
+    /// A name may have come to a topic, or gone from it, also where that is told to have failed.
+    fn topic_renamed(&mut self, path: &str) -> Step {
+        let name = path.strip_prefix("topics/").filter(|name| layout::is_topic_name(name));
+        let Some(topic) = name else { return Ok(()) };
+        let log_id = LogView::new(Depth::Cache, topic).log_id(&self.disk);
+        Ok(self.checker.stands(topic, log_id)?)
     }
 
     fn fault(&mut self, effect: &Effect, label: &str) -> Option<Fault> {
@@ -812,10 +825,12 @@ impl World {
                 (true, true) => PHASES[2],
             };
         }
+        // Nothing else is cut, also where retention has forced the directory meanwhile.
+        if let Effect::Truncate { .. } = effect {
+            return PHASES[4];
+        }
         let path = match effect {
-            Effect::Write { file, .. } | Effect::Force { file } | Effect::Truncate { file, .. } => {
-                self.files.get(file).map_or("", String::as_str)
-            }
+            Effect::Write { file, .. } | Effect::Force { file } => self.files.get(file).map_or("", String::as_str),
             Effect::CloseFile { file } => self.files.get(file).map_or("", String::as_str),
             Effect::Create { path, .. } | Effect::Remove { path } => path,
             Effect::ForceDir { dir } => dir,

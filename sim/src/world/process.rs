@@ -123,7 +123,7 @@ impl World {
                 if is_refusal || report.name == "READY" {
                     self.chain_ends(is_refusal)?;
                 }
-                Ok(self.checker.reported(&report)?)
+                Ok(self.checker.reported(&report, &self.disk)?)
             }
             Effect::Halt(halt) => {
                 self.trace.note(self.now_ns, Lane::Broker, format_args!("halts: {}", halt.reason));
@@ -204,8 +204,9 @@ impl World {
             self.retaining.remove(topic);
         }
         let mut halts = false;
-        // What becomes of a sidecar has no consequence.
-        let of_sidecar = self.path_of(effect).is_some_and(|path| path.ends_with(INDEX_SUFFIX));
+        // What becomes of a sidecar has no consequence, but where all of a topic is to go.
+        let of_sidecar =
+            self.path_of(effect).is_some_and(|path| path.ends_with(INDEX_SUFFIX) && !path.contains(".tmp/"));
         if let Err(error) = &result
             && !self.halting
             && !of_sidecar
@@ -360,6 +361,7 @@ impl World {
             }
         }
         self.stats.starts += 1;
+        self.checker.stand_after_a_crash(&self.disk)?;
         self.before_start();
         self.trace.note(self.now_ns, Lane::World, format_args!("process {} starts", self.life));
         let mut entropy = [7; 16];
