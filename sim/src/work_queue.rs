@@ -850,8 +850,8 @@ impl WorkQueue {
 
     // ---- the dead -----------------------------------------------------------------------------------------------------
 
-    /// A letter is read among the dead ones, at this offset there.
-    pub fn died(&mut self, name: &str, letter: &Letter, at: u64, bounds: &Bounds) -> Check {
+    /// A letter is read among the dead ones, at this offset there. `is_known`: the broker knows which letters there are.
+    pub fn died(&mut self, name: &str, letter: &Letter, at: u64, is_known: bool, bounds: &Bounds) -> Check {
         let offset = letter.offset;
         let words = |what: &str| format!("dead letter {at} tells of offset {offset} of {name}, {what}");
         if self.is_confirmed(offset) && self.deletions == 0 {
@@ -876,7 +876,7 @@ impl WorkQueue {
         let letters = self.letters.entry(offset).or_default();
         letters.insert(at);
         // One that was made anew may hand out, and bury, again.
-        if letters.len() as u64 > 1 + self.deletions {
+        if is_known && letters.len() as u64 > 1 + self.deletions {
             let letters = letters.clone();
             return broken("P15", words(&format!("and so do others: {letters:?}")));
         }

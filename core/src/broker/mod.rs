@@ -356,7 +356,7 @@ impl Broker {
     fn is_settled(&self) -> bool {
         self.tasks.is_empty()
             && self.deleting.is_empty()
-            && self.queues.values().all(Queue::is_settled)
+            && self.queues_are_settled()
             && self.topics.iter().all(|topic| {
                 let topic = topic.borrow();
                 topic.is_settled() && !topic.is_moving_start() && topic.groups.values().all(Group::is_settled)

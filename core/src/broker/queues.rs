@@ -79,7 +79,7 @@ struct Written {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Checkpoint {
     No,
-    /// A new segment has begun: before anything else goes in.
+    /// A new segment has begun, or something was left out for want of room: before anything else goes in.
     Due,
     /// It has this offset, in the segment with this base.
     At {
@@ -110,13 +110,18 @@ impl Queue {
         self.waiting.clear();
     }
 
-    /// Whether everything that was carried out stands in the journal, and nothing is being read.
-    pub(super) fn is_settled(&self) -> bool {
-        self.operations.is_empty() && self.reading.is_empty() && self.checkpoint != Checkpoint::Due
+    /// Whether everything that was carried out stands in the journal, if that has room, and nothing is being read.
+    fn is_settled(&self, has_room: bool) -> bool {
+        self.operations.is_empty() && self.reading.is_empty() && (self.checkpoint != Checkpoint::Due || !has_room)
     }
 }
 
 impl Broker {
+    /// Whether a broker that stops need not wait for any queue.
+    pub(super) fn queues_are_settled(&self) -> bool {
+        self.queues.iter().all(|(journal, queue)| queue.is_settled(self.takes_operations(*journal)))
+    }
+
     // ---- finding and making queues -----------------------------------------------------------------------------------
 
     /// The journal of the group, which must be a work queue that is there.
@@ -588,15 +593,18 @@ impl Broker {
             if self.queues[&journal].checkpoint == Checkpoint::Due {
                 break;
             }
-            let at = self.append_now(journal, &operation.bytes);
-            if at == Appended::Later {
-                break;
-            }
-            let who = waiting.pop_front().and_then(|operation| operation.waiting);
-            match at {
-                Appended::At(offset) => placed.extend(who.map(|who| (offset, who))),
-                // A count that is too low after a restart is no harm; a consumer that gets nothing is.
-                _ => unrecorded.extend(who),
+            match self.append_now(journal, &operation.bytes) {
+                Appended::At(offset) => {
+                    let who = waiting.pop_front().and_then(|operation| operation.waiting);
+                    placed.extend(who.map(|who| (offset, who)));
+                }
+                Appended::Later => break,
+                // That nobody gets anything would be worse than a count that is too low after a restart. What comes later must not stand
+                // there without what was left out: a checkpoint says all of it.
+                Appended::Full => {
+                    unrecorded.extend(waiting.drain(..).filter_map(|operation| operation.waiting));
+                    self.queues.get_mut(&journal).expect("just seen").checkpoint = Checkpoint::Due;
+                }
             }
         }
         self.queues.get_mut(&journal).expect("just seen").operations = waiting;

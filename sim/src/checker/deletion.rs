@@ -65,6 +65,8 @@ impl Checker {
     fn begin_generation(&mut self, topic: &str) {
         self.model.begin_generation(topic);
         self.queues_begin_anew(topic);
+        // The broker makes it whenever somebody dies.
+        self.model.log(topic).may_exist |= layout::is_of_dead_letters(topic);
         self.views.retain(|(viewed, _), _| viewed != topic);
         let (life, abandoned) = (self.life.number, self.life.ready);
         let Checker { conns, model, limits, .. } = self;

@@ -449,7 +449,11 @@ impl Checker {
                 );
             }
             let name = name_of(topic, &queue);
-            self.queue(topic, &queue).died(&name, &letter, message.offset, &bounds)?;
+            // Of more queues than producers it can't be known which letters there are.
+            let queues = self.queues.all.iter().filter(|((of, _), _)| of == topic);
+            let producers: u64 = queues.map(|(_, queue)| 1 + queue.deletions).sum();
+            let is_known = producers <= u64::from(self.limits.producers_max);
+            self.queue(topic, &queue).died(&name, &letter, message.offset, is_known, &bounds)?;
         }
         Ok(())
     }
