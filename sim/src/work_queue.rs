@@ -94,6 +94,9 @@ struct Item {
     may_be_stolen: bool,
 }
 
+/// A line of `PENDING`: the offset, its deliveries, and who has it for how many milliseconds more.
+pub type Pending = (u64, u64, Option<(u64, u64)>);
+
 /// What a dead letter says of itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Letter {
@@ -344,7 +347,8 @@ impl WorkQueue {
     /// So many deliveries of it the broker knows of for sure, if the answer to this RESERVE says anything of that.
     pub fn counted(&self, offset: u64, open: &Open) -> u64 {
         let counted = self.items.get(&offset).map_or(0, |item| item.counted);
-        if self.is_certain(open) { counted } else { 0 }
+        // One that sent its confirmation before it got this answer may be done with it.
+        if self.is_certain(open) && !self.may_be_confirmed(offset) { counted } else { 0 }
     }
 
     /// Offsets whose confirmation was answered.
@@ -729,12 +733,12 @@ impl WorkQueue {
         self.begin_epoch();
     }
 
-    /// One line of `PENDING`: the offset, its deliveries, and who has it for how many milliseconds more.
+    /// One line of `PENDING`.
     pub fn is_pending(
         &self,
         name: &str,
         open: &Open,
-        (offset, deliveries, reserved): (u64, u64, Option<(u64, u64)>),
+        (offset, deliveries, reserved): Pending,
         bounds: &Bounds,
         now_ns: u64,
     ) -> Check {

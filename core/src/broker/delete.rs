@@ -120,10 +120,16 @@ impl Broker {
                 || (topic.commit.is_stuck() && topic.space.coming.is_none() && topic.alters.is_settled());
             in_no_task && is_settled && topic.groups.values().all(Group::is_settled)
         };
-        let is_ready = |deletion: &Deletion| {
-            !deletion.begun && self.logs_of(deletion.id).iter().all(|log| is_free(&self.topics[log.0]))
+        // A topic goes after each of its queues that is on its way out by itself.
+        let has_queue = |name: &str| {
+            let mut others = self.deleting.keys();
+            others.any(|other| other.strip_prefix(name).is_some_and(|rest| rest.starts_with('/')))
         };
-        let ready = self.deleting.iter().find(|(_, deletion)| is_ready(deletion));
+        let is_ready = |name: &str, deletion: &Deletion| {
+            let is_alone = deletion.group.is_some() || !has_queue(name);
+            !deletion.begun && is_alone && self.logs_of(deletion.id).iter().all(|log| is_free(&self.topics[log.0]))
+        };
+        let ready = self.deleting.iter().find(|(name, deletion)| is_ready(name, deletion));
         ready.map(|(name, _)| name.clone())
     }
 

@@ -301,7 +301,7 @@ mod tests {
                 // A cut between two entries is one operation less.
                 let between = match operation[0] {
                     RESERVE => cut == 1,
-                    CHECKPOINT => (cut - 13) as u64 % CHECKPOINT_ENTRY_BYTES == 0,
+                    CHECKPOINT => ((cut - 13) as u64).is_multiple_of(CHECKPOINT_ENTRY_BYTES),
                     _ => false,
                 };
                 assert_eq!(state.apply(&operation[..cut]).is_some(), cut >= 1 && between, "{operation:?} at {cut}");

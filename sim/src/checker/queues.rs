@@ -6,7 +6,7 @@ use crate::disk::SimDisk;
 use crate::model::{Check, End, broken};
 use crate::reply::{Delivery, Seen};
 use crate::view::{self, Depth, Journal};
-use crate::work_queue::{Bounds, Letter, Open, Topic, Wish, WorkQueue};
+use crate::work_queue::{self, Bounds, Letter, Open, Topic, Wish, WorkQueue};
 use plimsoll_core::effect::ConnectionId;
 use plimsoll_core::layout;
 use plimsoll_core::settings::{Policy, Setting, Settings};
@@ -554,7 +554,7 @@ impl Checker {
 }
 
 /// The offset, the deliveries, and who has it for how many milliseconds more.
-fn pending_line(line: &str) -> Option<(u64, u64, Option<(u64, u64)>)> {
+fn pending_line(line: &str) -> Option<work_queue::Pending> {
     let word = |name: &str| line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
     let offset = line.strip_prefix("PENDING ")?.split(' ').next()?.parse().ok()?;
     let deliveries = word("deliveries")?.parse().ok()?;

@@ -304,12 +304,12 @@ impl World {
                     return Ok(());
                 }
             }
-            (Some(Task::IsEmpty { topic, queue, tries }), Seen::Lines(_)) => {
-                if !self.checker.is_drained(&topic, &queue) && tries < 60 {
-                    // A delay goes on, or somebody is on the way to the dead letters.
-                    wait_ns = SECONDS;
-                    self.audit.tasks.push_front(Task::Drain { topic, queue, tries: tries + 1 });
-                }
+            // A delay goes on, or somebody is on the way to the dead letters.
+            (Some(Task::IsEmpty { topic, queue, tries }), Seen::Lines(_))
+                if !self.checker.is_drained(&topic, &queue) && tries < 60 =>
+            {
+                wait_ns = SECONDS;
+                self.audit.tasks.push_front(Task::Drain { topic, queue, tries: tries + 1 });
             }
             (Some(Task::Letters { topic, .. }), Seen::Messages(delivery)) => {
                 if let Some(next) = delivery.next() {
