@@ -15,6 +15,8 @@ use bytes::Bytes;
 pub(crate) enum Slot {
     /// The request is being carried out.
     Waiting,
+    /// Encoded, and to be released when a record of it stands where it must.
+    Held(Vec<u8>),
     /// `OK <offset> <level>`, for a batch also its count.
     Published { offset: u64, level: Level, batch: Option<u32> },
     /// Encoded.
@@ -31,12 +33,16 @@ impl Slot {
         Slot::Bytes(bytes)
     }
 
+    fn is_due(&self) -> bool {
+        !matches!(self, Slot::Waiting | Slot::Held(_))
+    }
+
     /// What it takes of memory.
     fn bytes(&self) -> u64 {
         match self {
             Slot::Waiting => 0,
             Slot::Published { .. } => 50,
-            Slot::Bytes(bytes) => bytes.len() as u64,
+            Slot::Bytes(bytes) | Slot::Held(bytes) => bytes.len() as u64,
             Slot::Raw { head, .. } => head.len() as u64,
         }
     }
@@ -138,9 +144,19 @@ impl Connection {
     pub(crate) fn answer(&mut self, number: u64, slot: Slot) {
         let at = number.checked_sub(self.first_slot).and_then(|at| self.slots.get_mut(at as usize));
         if let Some(place) = at {
-            debug_assert_eq!(*place, Slot::Waiting, "one reply a request");
-            self.owed += slot.bytes();
+            debug_assert!(!place.is_due(), "one reply a request");
+            self.owed = self.owed - place.bytes() + slot.bytes();
             *place = slot;
+        }
+    }
+
+    /// What was held back may go out.
+    pub(crate) fn release(&mut self, number: u64) {
+        let at = number.checked_sub(self.first_slot).and_then(|at| self.slots.get_mut(at as usize));
+        if let Some(place) = at
+            && let Slot::Held(bytes) = place
+        {
+            *place = Slot::Bytes(core::mem::take(bytes));
         }
     }
 
@@ -183,7 +199,7 @@ impl Connection {
 
     /// Takes the replies that are due, as far as there is no gap.
     pub(crate) fn take_due(&mut self, parts: &mut Vec<ReplyPart>) {
-        let due = self.slots.iter().take_while(|slot| **slot != Slot::Waiting).count();
+        let due = self.slots.iter().take_while(|slot| slot.is_due()).count();
         if due == 0 {
             return;
         }
@@ -192,7 +208,7 @@ impl Connection {
         for slot in self.slots.drain(..due) {
             self.owed -= slot.bytes();
             match slot {
-                Slot::Waiting => unreachable!("counted as due"),
+                Slot::Waiting | Slot::Held(_) => unreachable!("counted as due"),
                 Slot::Published { offset, level, batch } => {
                     line::encode_reply(&mut out, &Reply::Published { offset, level, batch });
                 }

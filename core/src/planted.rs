@@ -49,7 +49,7 @@ pub enum Planted {
     TailInPlace,
     /// Story 3: the roll does not anchor the line, and recovery doubts closed segments too. Either alone does no harm.
     RollWithoutAnchor,
-    /// Story 4: recovery always writes the running slot first.
+    /// Story 4: recovery always writes the running slot first, and forces neither before.
     RunningSlotFirst,
     /// Story 5: anchoring forces the running slot as it stands.
     AnchorAlone,
@@ -81,6 +81,10 @@ pub enum Planted {
     PolicyTakesOneMore,
     /// A topic that is to refuse what is over its capacity drops its oldest messages.
     CapacityDrops,
+    /// A watermark file that took the place of another one is believed, though the force of its name may have failed.
+    RenewedNameBelieved,
+    /// A topic that is deleted is emptied under its own name.
+    DeletedInPlace,
     /// Story 14: SEEK goes anywhere.
     SeekUnbounded,
     /// Story 14: what the groups have acknowledged is no evidence.
@@ -110,7 +114,7 @@ pub enum Planted {
 #[cfg(feature = "planted")]
 impl Planted {
     /// All of them, each with the promise that it breaks.
-    pub const ALL: [(Planted, &'static str); 49] = [
+    pub const ALL: [(Planted, &'static str); 51] = [
         (Planted::AcknowledgeBeforeForce, "P3"),
         (Planted::ReplyBeforeCompletion, "P3"),
         (Planted::ReplyBeforeSlot, "P3"),
@@ -148,6 +152,8 @@ impl Planted {
         (Planted::NewestFirst, "P12"),
         (Planted::PolicyTakesOneMore, "P12"),
         (Planted::CapacityDrops, "P12"),
+        (Planted::RenewedNameBelieved, "P8"),
+        (Planted::DeletedInPlace, "P8"),
         (Planted::SeekUnbounded, "P5"),
         (Planted::GroupsNoEvidence, "P7"),
         (Planted::BatchInTwoFrames, "P2"),

@@ -4,9 +4,12 @@
 //! client from then on) and holds it against the [reference model](crate::model) and against what the simulated disk
 //! really has. So a reply that comes before its force is caught at the reply, not at some later power loss (P3, P4).
 
+mod deletion;
+mod queues;
+
 use crate::disk::SimDisk;
 use crate::model::{Broken, Check, End, Log, Model, Open, broken};
-use crate::reply::{self, Delivery, Seen, Shape};
+use crate::reply::{self, Delivery, Message, Seen, Shape};
 use crate::view::{Depth, LogView};
 use plimsoll_core::config::Config;
 use plimsoll_core::effect::{ConnectionId, Effect, Halt, HaltKind, IoError, IoErrorKind, Report};
@@ -64,10 +67,83 @@ pub enum Ask {
     Groups,
     /// `CREATE`.
     Create,
+    /// `DELETE` of the topic.
+    Delete,
+    /// `DELETE` of a group.
+    DeleteGroup {
+        /// This one.
+        group: String,
+    },
     /// `PURGE`.
     Purge {
         /// Everything below this.
         before: u64,
+    },
+    /// `RESERVE`.
+    Reserve {
+        /// From this work queue.
+        queue: String,
+        /// At most.
+        max: u64,
+        /// For the first one, milliseconds.
+        wait_ms: u64,
+        /// Milliseconds.
+        lease_ms: u64,
+    },
+    /// `CONFIRM`.
+    Confirm {
+        /// In this work queue.
+        queue: String,
+        /// All of these.
+        offsets: Vec<u64>,
+    },
+    /// `ABORT`.
+    Abort {
+        /// In this work queue.
+        queue: String,
+        /// This one.
+        offset: u64,
+        /// Milliseconds.
+        delay_ms: u64,
+    },
+    /// `EXTEND`.
+    Extend {
+        /// In this work queue.
+        queue: String,
+        /// This one.
+        offset: u64,
+        /// Milliseconds.
+        lease_ms: u64,
+    },
+    /// `STEAL`.
+    Steal {
+        /// In this work queue.
+        queue: String,
+        /// This one.
+        offset: u64,
+    },
+    /// `QUEUES`.
+    Queues,
+    /// `PENDING`.
+    Pending {
+        /// Of this work queue.
+        queue: String,
+        /// From here.
+        from: u64,
+        /// At most.
+        max: u64,
+    },
+    /// `DELETE` of a work queue.
+    DeleteQueue {
+        /// This one.
+        queue: String,
+    },
+    /// `READ` of the dead letters of the topic.
+    Letters {
+        /// From here.
+        offset: u64,
+        /// At most.
+        max: u64,
     },
     /// `ALTER` of [`SETTING`] to this.
     Alter(u64),
@@ -87,11 +163,16 @@ pub const SETTING: &str = "retain-bytes";
 impl Ask {
     fn shape(&self) -> Shape {
         match self {
-            Ask::Fetch { .. } | Ask::Read { .. } => Shape::Messages,
+            Ask::Fetch { .. } | Ask::Read { .. } | Ask::Reserve { .. } | Ask::Letters { .. } => Shape::Messages,
             Ask::ReadRaw { .. } => Shape::Frames,
-            Ask::Topics | Ask::Groups | Ask::Settings => Shape::List,
+            Ask::Topics | Ask::Groups | Ask::Settings | Ask::Queues | Ask::Pending { .. } => Shape::List,
             _ => Shape::Line,
         }
+    }
+
+    /// Whether it is about one topic.
+    fn is_of_topic(&self) -> bool {
+        !matches!(self, Ask::Topics | Ask::Word(_) | Ask::Wrong(_) | Ask::Fatal(_) | Ask::Letters { .. })
     }
 }
 
@@ -101,6 +182,8 @@ struct Asked {
     id: u64,
     topic: String,
     ask: Ask,
+    /// Which log had the topic's name.
+    generation: u32,
     /// The topic existed.
     existed: bool,
     /// Everything below was durable.
@@ -109,8 +192,10 @@ struct Asked {
     start: u64,
     /// Where the group's history stood.
     moment: usize,
-    /// For `GROUPS`: where each group's history stood. For `TOPICS`: which were there.
+    /// For `GROUPS`: where each group's history stood.
     moments: BTreeMap<String, usize>,
+    /// For `TOPICS`: the generation of each topic that was there for sure (`true`), or for sure not.
+    topics: BTreeMap<String, (u32, bool)>,
 }
 
 /// Where a connection reads on in a group.
@@ -119,6 +204,8 @@ struct Cursor {
     next: u64,
     /// Another connection has asked for the group since.
     doubtful: bool,
+    /// It may read on anywhere.
+    unknown: bool,
 }
 
 #[derive(Default)]
@@ -199,6 +286,7 @@ pub struct Checker {
     life: Life,
     next_ask: u64,
     producers: Producers,
+    queues: queues::Queues,
     /// The most messages that were published as one.
     largest_batch: u64,
     /// Replies that were checked.
@@ -218,6 +306,7 @@ impl Checker {
             life: Life::default(),
             next_ask: 0,
             producers: Producers::default(),
+            queues: queues::Queues::default(),
             largest_batch: 0,
             replies: 0,
             damaged: false,
@@ -229,6 +318,8 @@ impl Checker {
     /// A process begins.
     pub fn process_began(&mut self) {
         self.life = Life { number: self.life.number + 1, ..Life::default() };
+        // What the process before it was asked it has done, or nobody will.
+        self.model.logs.values_mut().for_each(|log| log.deletions.clear());
         self.views.clear();
         self.conns.clear();
     }
@@ -242,6 +333,7 @@ impl Checker {
             end => end,
         };
         self.model.ended(end);
+        self.queues_after(end);
         self.conns.clear();
     }
 
@@ -296,11 +388,12 @@ impl Checker {
     }
 
     /// A line for the operator.
-    pub fn reported(&mut self, report: &Report) -> Check {
+    pub fn reported(&mut self, report: &Report, disk: &SimDisk) -> Check {
         if report.name == "READY" {
             self.life.ready = true;
             self.views.clear();
             self.model.ready();
+            self.deletions_are_done(disk)?;
         }
         if Checker::is_refusal(report) && !self.damaged && !self.life.any_failed {
             return broken("P8", format!("the start was refused though nothing but crashes happened: {report}"));
@@ -370,7 +463,7 @@ impl Checker {
                 }
             }
         }
-        Ok(())
+        self.every_queue_is_done()
     }
 
     // ---- clients ------------------------------------------------------------------------------------------------------
@@ -383,13 +476,13 @@ impl Checker {
     /// The connection is gone: what is not answered is indeterminate.
     pub fn disconnected(&mut self, connection: ConnectionId) {
         let Some(conn) = self.conns.remove(&connection) else { return };
+        self.queues_lose(connection);
         for asked in conn.asked {
-            let log = self.model.log(&asked.topic);
-            match asked.ask {
-                Ask::Ack { group, .. } | Ask::Seek { group, .. } => {
-                    log.groups.entry(group).or_default().abandoned(asked.id);
+            match &asked.ask {
+                Ask::Ack { group, .. } | Ask::Seek { group, .. } | Ask::DeleteGroup { group } => {
+                    self.abandoned(&asked.topic, Some(group), asked.id);
                 }
-                Ask::Alter(_) => log.setting.abandoned(asked.id),
+                Ask::Alter(_) => self.abandoned(&asked.topic, None, asked.id),
                 _ => {}
             }
         }
@@ -400,9 +493,14 @@ impl Checker {
         self.next_ask += 1;
         let (id, life) = (self.next_ask, self.life.number);
         let log = self.model.log(topic);
-        let (existed, firm_end, start, mut moment) = (log.exists, log.firm_end, log.start, 0);
-        if let Ask::Purge { before } = ask {
-            log.start_max = log.start_max.max(before);
+        let (generation, existed, firm_end, start) = (log.generation, log.exists, log.firm_end, log.start);
+        let mut moment = 0;
+        match &ask {
+            Ask::Purge { before } => log.start_max = log.start_max.max(*before),
+            Ask::Create => log.may_exist = true,
+            Ask::Publish(_) => log.may_exist |= self.limits.auto_create,
+            Ask::Delete => drop(log.deletions.insert(id)),
+            _ => {}
         }
         if let Ask::Publish(number) = ask {
             self.model.asked(number);
@@ -414,26 +512,37 @@ impl Checker {
             }
             self.largest_batch = self.largest_batch.max(self.model.together(number).len() as u64);
         }
+        self.asked_of_queues(id, connection, topic, &ask);
         let log = self.model.log(topic);
-        if let Ask::Fetch { group, .. } | Ask::Ack { group, .. } | Ask::Seek { group, .. } = &ask {
+        if let Ask::Fetch { group, .. }
+        | Ask::Ack { group, .. }
+        | Ask::Seek { group, .. }
+        | Ask::DeleteGroup { group } = &ask
+        {
             let group_model = log.groups.entry(group.clone()).or_default();
             moment = group_model.moment();
             match &ask {
                 Ask::Ack { offset, .. } => {
+                    // Whoever acknowledges what is still on its way to it does without.
+                    let is_coming = |asked: &Asked| {
+                        asked.topic == topic && matches!(&asked.ask, Ask::Fetch { group: of, .. } if of == group)
+                    };
+                    let conn = self.conns.get(&connection);
+                    if !group_model.delivered.contains(offset)
+                        && conn.is_some_and(|conn| conn.asked.iter().any(is_coming))
+                    {
+                        group_model.delivered.extend(0..=*offset);
+                    }
                     group_model.asked(Open { id, value: Some(offset + 1), seek: false, life, abandoned: false })
                 }
                 Ask::Seek { to, .. } => group_model.asked(Open { id, value: *to, seek: true, life, abandoned: false }),
+                Ask::DeleteGroup { .. } => {
+                    group_model.asked(Open { id, value: Some(0), seek: true, life, abandoned: false });
+                }
                 _ => {}
             }
             if !matches!(ask, Ask::Ack { .. }) {
-                let key = (topic.to_owned(), group.clone());
-                for (other, conn) in &mut self.conns {
-                    if *other != connection
-                        && let Some(cursor) = conn.cursors.get_mut(&key)
-                    {
-                        cursor.doubtful = true;
-                    }
-                }
+                self.others_may_lose(connection, topic, group);
             }
         }
         if let Ask::Alter(_) | Ask::Settings = ask {
@@ -445,14 +554,18 @@ impl Checker {
         }
         let moments = match ask {
             Ask::Groups => log_moments(self.model.log(topic)),
-            Ask::Topics => {
-                let certain = self.model.logs.iter().filter(|(_, log)| log.exists && log.firm_end > 0);
-                certain.map(|(name, _)| (name.clone(), 0)).collect()
-            }
             _ => BTreeMap::new(),
         };
+        let is_certain = |log: &&Log| log.exists && log.firm_end > 0 && log.deletions.is_empty();
+        let certain = self.model.logs.iter().filter(|(_, log)| is_certain(log) || !log.may_exist);
+        let topics = match ask {
+            Ask::Topics => certain.map(|(name, log)| (name.clone(), (log.generation, log.exists))).collect(),
+            _ => BTreeMap::new(),
+        };
+        let topic = topic.to_owned();
         if let Some(conn) = self.conns.get_mut(&connection) {
-            conn.asked.push_back(Asked { id, topic: topic.to_owned(), ask, existed, firm_end, start, moment, moments });
+            let asked = Asked { id, topic, ask, generation, existed, firm_end, start, moment, moments, topics };
+            conn.asked.push_back(asked);
         }
     }
 
@@ -525,14 +638,34 @@ impl Checker {
         if let Seen::Error(code) = seen {
             return self.judge_error(asked, code);
         }
-        // A topic is answered for only when it can't go any more.
-        if !matches!(asked.ask, Ask::Topics | Ask::Word(_) | Ask::Wrong(_) | Ask::Fatal(_)) {
-            self.model.log(topic).exists = true;
-        }
         let acknowledges = matches!(seen, Seen::Published { .. } | Seen::Acked(_) | Seen::Sought(_) | Seen::Purged(_))
-            || matches!(asked.ask, Ask::Create | Ask::Alter(_));
+            || matches!(asked.ask, Ask::Create | Ask::Alter(_) | Ask::Delete | Ask::DeleteGroup { .. })
+            || matches!(asked.ask, Ask::Confirm { .. } | Ask::DeleteQueue { .. });
         if acknowledges && let Some(failure) = &self.life.failure {
             return broken("P10", format!("{seen:?} was answered after {failure}"));
+        }
+        if asked.ask == Ask::Delete {
+            return match seen {
+                Seen::Lines(lines) if lines[0].starts_with("DELETED ") => self.deleted(asked, disk),
+                _ => broken("P14", format!("{:?} was answered by {seen:?}", asked.ask)),
+            };
+        }
+        if asked.ask.is_of_topic() {
+            let log = self.model.log(topic);
+            if log.generation != asked.generation {
+                if let Some(result) = self.judge_queues(asked, seen, true, disk) {
+                    return result;
+                }
+                return self.answered_across(conn, asked, seen);
+            }
+            if !log.may_exist && !self.damaged {
+                return broken("P12", format!("{:?} was answered for {topic}, which nobody has made", asked.ask));
+            }
+            // A topic is answered for only when it can't go any more.
+            log.exists = true;
+        }
+        if let Some(result) = self.judge_queues(asked, seen, false, disk) {
+            return result;
         }
         match (&asked.ask, seen) {
             (Ask::Publish(number), Seen::Published { offset, level, count })
@@ -570,15 +703,18 @@ impl Checker {
             (Ask::Seek { group, .. }, Seen::Sought(committed)) => {
                 self.committed(topic, group, *committed, asked, disk)?;
                 if let Some(cursor) = conn.cursors.get_mut(&(topic.clone(), group.clone())) {
-                    cursor.next = *committed;
+                    (cursor.next, cursor.unknown) = (*committed, false);
                 }
                 Ok(())
             }
             (Ask::Status, Seen::Lines(lines)) => self.status(asked, &lines[0]),
-            (Ask::Topics, Seen::Lines(lines)) => topics(asked, lines),
+            (Ask::Topics, Seen::Lines(lines)) => self.topics(asked, lines),
             (Ask::Groups, Seen::Lines(lines)) => self.groups(asked, lines, disk),
             (Ask::Purge { before }, Seen::Purged(start)) => self.purged(topic, *before, *start),
             (Ask::Create, Seen::Lines(lines)) if lines[0].starts_with("CREATED ") => self.creation_stands(topic, disk),
+            (Ask::DeleteGroup { group }, Seen::Lines(lines)) if lines[0].starts_with("DELETED ") => {
+                self.group_deleted(conn, asked, group, disk)
+            }
             (Ask::Alter(value), Seen::Lines(lines)) if lines[0].starts_with("ALTERED ") => {
                 self.altered(asked, *value, disk)
             }
@@ -590,15 +726,37 @@ impl Checker {
 
     /// Which refusals are legal.
     fn judge_error(&mut self, asked: &Asked, code: &str) -> Check {
+        if let Some(result) = self.judge_queue_error(asked, code) {
+            return result;
+        }
         let topic = &asked.topic;
+        let log = self.model.log(topic);
+        // The topic may have gone, and another one of its name may have come.
+        let is_across = asked.ask.is_of_topic() && log.generation != asked.generation;
         let legal = match code {
+            "NO_TOPIC" => is_across || !asked.existed || !log.deletions.is_empty(),
+            "OUT_OF_RANGE" if is_across => {
+                matches!(
+                    asked.ask,
+                    Ask::Read { .. } | Ask::ReadRaw { .. } | Ask::Seek { to: Some(_), .. } | Ask::Purge { .. }
+                )
+            }
+            "NO_GROUP" => match &asked.ask {
+                Ask::DeleteGroup { group } => is_across || log.groups[group].may_be(0, asked.moment),
+                _ => false,
+            },
             "HALTED" => self.life.halted,
             "STOPPING" => self.life.stopping,
             "DISK_FULL" => {
                 self.life.full
                     && matches!(
                         asked.ask,
-                        Ask::Publish(_) | Ask::Ack { .. } | Ask::Seek { .. } | Ask::Create | Ask::Alter(_)
+                        Ask::Publish(_)
+                            | Ask::Ack { .. }
+                            | Ask::Seek { .. }
+                            | Ask::DeleteGroup { .. }
+                            | Ask::Create
+                            | Ask::Alter(_)
                     )
             }
             "OVER_CAPACITY" => {
@@ -612,7 +770,7 @@ impl Checker {
                         Ask::Fetch { .. } | Ask::Read { .. } | Ask::ReadRaw { .. } | Ask::Seek { .. }
                     )
             }
-            "GROUP_BUSY" => matches!(asked.ask, Ask::Fetch { .. } | Ask::Seek { .. }),
+            "GROUP_BUSY" => matches!(asked.ask, Ask::Fetch { .. } | Ask::Seek { .. } | Ask::DeleteGroup { .. }),
             "NOT_DELIVERED" => matches!(asked.ask, Ask::Ack { .. }),
             "OUT_OF_RANGE" => match asked.ask {
                 Ask::Read { offset, .. } | Ask::Purge { before: offset } => offset > asked.firm_end,
@@ -622,7 +780,6 @@ impl Checker {
                 }
                 _ => false,
             },
-            "NO_TOPIC" => !asked.existed,
             code => match &asked.ask {
                 Ask::Wrong(codes) | Ask::Fatal(codes) => codes.contains(&code),
                 _ => false,
@@ -633,6 +790,7 @@ impl Checker {
                 "DISK_FULL" => "P11",
                 "OVER_CAPACITY" => "P12",
                 "CORRUPT" | "OUT_OF_RANGE" | "NO_TOPIC" => "P1",
+                "NO_GROUP" => "P5",
                 "HALTED" => "P10",
                 _ => "P14",
             };
@@ -640,13 +798,9 @@ impl Checker {
         }
         match &asked.ask {
             // HALTED leaves open what happened; every other refusal says that nothing of it was stored.
-            Ask::Publish(number) if code != "HALTED" => self.model.refused(*number),
-            Ask::Ack { group, .. } | Ask::Seek { group, .. } if code != "HALTED" => {
-                let id = asked.id;
-                self.model.log(topic).groups.entry(group.clone()).or_default().refused(id);
-            }
-            Ask::Alter(_) if code != "HALTED" => self.model.log(topic).setting.refused(asked.id),
-            _ => {}
+            _ if code == "HALTED" => {}
+            Ask::Publish(number) => self.model.refused(*number),
+            ask => self.was_refused(topic, ask, asked.id),
         }
         Ok(())
     }
@@ -705,23 +859,33 @@ impl Checker {
             return broken("P14", format!("{} messages where at most {max} were asked for", messages.len()));
         }
         let Some(last) = messages.last() else { return Ok(()) };
-        if !self.damaged {
-            let durable = self.end(topic, Depth::Platter, last.offset + 1, disk);
-            if durable <= last.offset {
-                return broken(
-                    "P4",
-                    format!("offset {} of {topic} is delivered, but the platter ends at {durable}", last.offset),
-                );
-            }
-        }
+        self.is_below_the_line(topic, last.offset, disk)?;
         for message in messages {
-            let number = self.delivered(topic, message.offset, &message.value, asked.start, disk)?;
-            if let Some(words) = &message.meta {
-                self.meta(number, message.offset, words)?;
-                let time = words.iter().find_map(|word| word.strip_prefix("time=")?.parse().ok());
-                let Some(time) = time else { return broken("P14", format!("no time in {words:?}")) };
-                self.model.stamped(topic, message.offset, time)?;
-            }
+            self.message(topic, message, asked.start, disk)?;
+        }
+        Ok(())
+    }
+
+    /// P4: what is delivered is durable.
+    fn is_below_the_line(&mut self, topic: &str, offset: u64, disk: &SimDisk) -> Check {
+        if self.damaged {
+            return Ok(());
+        }
+        let durable = self.end(topic, Depth::Platter, offset + 1, disk);
+        if durable <= offset {
+            return broken("P4", format!("offset {offset} of {topic} is delivered, but the platter ends at {durable}"));
+        }
+        Ok(())
+    }
+
+    /// The bytes that were published, with what belongs to them.
+    fn message(&mut self, topic: &str, message: &Message, asked_start: u64, disk: &SimDisk) -> Check {
+        let number = self.delivered(topic, message.offset, &message.value, asked_start, disk)?;
+        if let Some(words) = &message.meta {
+            self.meta(number, message.offset, words)?;
+            let time = words.iter().find_map(|word| word.strip_prefix("time=")?.parse().ok());
+            let Some(time) = time else { return broken("P14", format!("no time in {words:?}")) };
+            self.model.stamped(topic, message.offset, time)?;
         }
         Ok(())
     }
@@ -755,6 +919,12 @@ impl Checker {
 
     fn meta(&self, number: usize, offset: u64, words: &[String]) -> Check {
         let attempt = &self.model.attempts[number];
+        let id = attempt.repeats.as_ref().map(|repeats| repeats.id);
+        self.meta_with_id(number, offset, words, id)
+    }
+
+    fn meta_with_id(&self, number: usize, offset: u64, words: &[String], id: Option<(u64, u32)>) -> Check {
+        let attempt = &self.model.attempts[number];
         let percent = |bytes: &[u8]| -> String {
             bytes.iter().fold(String::new(), |mut out, byte| {
                 if byte.is_ascii_alphanumeric() {
@@ -768,8 +938,7 @@ impl Checker {
         // Compared undone, since an encoder may leave more characters as they are.
         let undone = |word: &str| percent(&unpercent(word));
         let mut expected: Vec<(String, String)> = Vec::new();
-        if let Some(repeats) = &attempt.repeats {
-            let (producer, sequence) = repeats.id;
+        if let Some((producer, sequence)) = id {
             expected.push(("id".into(), percent(format!("{producer}:{sequence}").as_bytes())));
         }
         if let Some(key) = &attempt.key {
@@ -818,7 +987,7 @@ impl Checker {
                 _ => Ok(()),
             };
         };
-        let goes_on = cursor.is_some_and(|cursor| cursor.next == first);
+        let goes_on = cursor.is_some_and(|cursor| cursor.unknown || cursor.next == first);
         if !goes_on {
             let moved_on = |next: u64| next < first && group_model.may_be(first, asked.moment);
             if let Some(cursor) = cursor.filter(|cursor| !cursor.doubtful && !moved_on(cursor.next)) {
@@ -835,10 +1004,13 @@ impl Checker {
         // What another connection has asked for, and was not answered, may still take the group away.
         let wants_it = |asked: &Asked| {
             asked.topic == key.0
-                && matches!(&asked.ask, Ask::Fetch { group, .. } | Ask::Seek { group, .. } if *group == key.1)
+                && matches!(
+                    &asked.ask,
+                    Ask::Fetch { group, .. } | Ask::Seek { group, .. } | Ask::DeleteGroup { group } if *group == key.1
+                )
         };
         let doubtful = self.conns.values().any(|other| other.asked.iter().any(wants_it));
-        conn.cursors.insert(key, Cursor { next, doubtful });
+        conn.cursors.insert(key, Cursor { next, doubtful, unknown: false });
         Ok(())
     }
 
@@ -866,9 +1038,12 @@ impl Checker {
             let digits = stored.split(|byte| *byte == b' ').next().unwrap_or_default();
             let stored: Option<u64> = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
             // A later replacement may be there already.
-            let legal = stored.is_some_and(|stored| {
-                stored == value || self.model.log(topic).groups[group].may_be(stored, asked.moment)
-            });
+            let group_model = &self.model.log(topic).groups[group];
+            let legal = match stored {
+                Some(stored) => stored == value || group_model.may_be(stored, asked.moment),
+                // It may have been deleted since.
+                None => group_model.may_be_back(asked.moment),
+            };
             if !legal && value > 0 {
                 return broken("P5", format!("ACKED {value} of group {group}, but the platter has {stored:?}"));
             }
@@ -943,6 +1118,24 @@ impl Checker {
                 "P1",
                 format!("{} is durable up to {}, but was up to {}", asked.topic, marks[1], asked.firm_end),
             );
+        }
+        Ok(())
+    }
+
+    /// One whose creation is answered while the list waits for its turn need not be in it, nor one that may have been deleted since.
+    fn topics(&mut self, asked: &Asked, lines: &[String]) -> Check {
+        for (name, (generation, was_there)) in &asked.topics {
+            let log = self.model.log(name);
+            let is_listed =
+                lines.iter().any(|line| line.split(' ').any(|word| word.strip_prefix("name=") == Some(name)));
+            let is_certain = log.generation == *generation && log.may_exist == *was_there && log.deletions.is_empty();
+            match (is_certain, was_there, is_listed) {
+                (true, true, false) => return broken("P1", format!("topic {name} is not in the list {lines:?}")),
+                (true, false, true) if !self.damaged => {
+                    return broken("P12", format!("topic {name} is in the list {lines:?}, and nobody has made it"));
+                }
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -1029,16 +1222,6 @@ impl Checker {
 /// A setting is held against the same history as a committed offset, and what it breaks is that a reply came after its effect.
 fn of_reply(broken: Broken) -> Broken {
     Broken { promise: "P3", ..broken }
-}
-
-/// One whose creation is answered while the list waits for its turn need not be in it.
-fn topics(asked: &Asked, lines: &[String]) -> Check {
-    for name in asked.moments.keys() {
-        if !lines.iter().any(|line| line.split(' ').any(|word| word.strip_prefix("name=") == Some(name))) {
-            return broken("P1", format!("topic {name} is not in the list {lines:?}"));
-        }
-    }
-    Ok(())
 }
 
 fn log_moments(log: &Log) -> BTreeMap<String, usize> {

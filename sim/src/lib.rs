@@ -14,5 +14,6 @@ pub mod shrink;
 pub mod tape;
 pub mod trace;
 mod view;
+pub mod work_queue;
 pub mod workload;
 pub mod world;

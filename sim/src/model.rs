@@ -4,6 +4,7 @@
 //! before. A request without an answer is *indeterminate*: it may have happened or not, at most once and whole.
 
 use bytes::Bytes;
+use plimsoll_core::record::LogId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -86,6 +87,8 @@ pub struct Attempt {
     pub batch: Option<(usize, usize)>,
     /// For a message with an id, or the first one of a batch with an id: what its repetitions came to.
     pub repeats: Option<Repeats>,
+    /// The first and the last of the logs of its topic's name ([`Log::generation`]) that it may have come to.
+    generations: (u32, u32),
 }
 
 /// A request that has an id and may be sent more than once (P16).
@@ -141,15 +144,31 @@ impl Attempt {
             fate: Fate::Unanswered,
             batch: None,
             repeats: None,
+            generations: (0, 0),
         }
+    }
+
+    /// Its topic was deleted while it was under way: nobody can tell to which log of that name it came.
+    fn is_astray(&self) -> bool {
+        self.generations.0 != self.generations.1
     }
 }
 
 /// One topic's log, as far as clients know it.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
+    /// Tells apart the logs that have had the same name, one after the other. A later one has a higher number.
+    pub generation: u32,
+    /// What stands under the name as far as the process can see; `None`: nothing.
+    pub log_id: Option<LogId>,
     /// Whether it is there for sure.
     pub exists: bool,
+    /// Somebody has asked for it, so that it may be there.
+    pub may_exist: bool,
+    /// The requests to delete it that may have been taken up.
+    pub deletions: BTreeSet<u64>,
+    /// It was deleted and no power loss can bring it back.
+    pub is_gone: bool,
     /// Which attempt each offset names, as far as that is known.
     names: BTreeMap<u64, usize>,
     /// Everything below was acknowledged DURABLE or delivered: it never changes and never goes (P1, P4), unless it is purged.
@@ -223,7 +242,8 @@ impl Group {
 
     /// A request that may change it has been sent.
     pub fn asked(&mut self, open: Open) {
-        self.was_sought |= open.seek;
+        // Back to the beginning it skips nothing.
+        self.was_sought |= open.seek && open.value != Some(0);
         self.open.push(open);
     }
 
@@ -289,9 +309,18 @@ impl Group {
         }
         // An ACK never moves it back, so one below that has been taken up has no effect any more.
         if !self.open.iter().any(|open| open.seek) {
-            self.open.retain(|open| !open.abandoned || open.value.is_some_and(|asked| asked > value));
+            let is_over = |open: &Open| open.abandoned && open.value.is_none_or(|asked| asked <= value);
+            // It may have held until now, and an answer to an earlier question may show it later.
+            let (now, held) = (self.history.len() - 1, self.open.iter().filter(|open| is_over(open)));
+            self.told_late.extend(held.filter_map(|open| Some((now, open.value?))));
+            self.open.retain(|open| !is_over(open));
         }
         Ok(())
+    }
+
+    /// Whether it may have been moved back to the beginning since `moment`.
+    pub fn may_be_back(&self, moment: usize) -> bool {
+        self.history[moment + 1..].contains(&0) || self.open.iter().any(|open| open.value == Some(0))
     }
 
     /// The answer to a request that changed it: `value` is what holds now.
@@ -327,6 +356,10 @@ impl Group {
 pub struct Model {
     /// The logs by name.
     pub logs: BTreeMap<String, Log>,
+    /// Those that have lost their names.
+    pub former: Vec<(String, Log)>,
+    /// The highest generation so far.
+    generations: u32,
     /// Every request to publish, by the number in its payload.
     pub attempts: Vec<Attempt>,
 }
@@ -337,9 +370,48 @@ impl Model {
         self.logs.entry(topic.to_owned()).or_default()
     }
 
-    /// The requests that have an id, in the order in which they were first sent.
+    /// Every log that has or had the name.
+    pub fn all_logs(&mut self, topic: &str) -> impl Iterator<Item = &mut Log> {
+        let former = self.former.iter_mut().filter(move |(name, _)| name == topic).map(|(_, log)| log);
+        self.logs.get_mut(topic).into_iter().chain(former)
+    }
+
+    /// The log has lost its name; what is made next under it is another one.
+    pub fn begin_generation(&mut self, topic: &str) {
+        self.generations += 1;
+        let next = Log { generation: self.generations, ..Log::default() };
+        let before = std::mem::replace(self.log(topic), next);
+        self.former.push((topic.to_owned(), before));
+    }
+
+    /// One that has lost its name has it again; says which log that was in its place.
+    pub fn give_back(&mut self, topic: &str, former: usize) -> Log {
+        let (_, back) = self.former.remove(former);
+        std::mem::replace(self.log(topic), back)
+    }
+
+    /// A request to publish is under way while another log gets the name of its topic. `is_untouched`: nobody has taken it up yet.
+    pub fn goes_astray(&mut self, number: usize, is_untouched: bool) {
+        let generation = self.log(&self.attempts[number].topic.clone()).generation;
+        let together = self.together(number);
+        let was_sent_once = self.attempts[number].repeats.as_ref().is_none_or(|repeats| repeats.asked == 1);
+        for attempt in &mut self.attempts[together] {
+            attempt.generations.1 = generation;
+            if is_untouched && was_sent_once {
+                attempt.generations.0 = generation;
+            }
+        }
+    }
+
+    /// Whether what was published can have come to the log that has the name now.
+    pub fn is_current(&self, number: usize) -> bool {
+        let attempt = &self.attempts[number];
+        self.logs.get(&attempt.topic).is_some_and(|log| log.generation == attempt.generations.1)
+    }
+
+    /// The requests that have an id and may stand where they were published, in the order in which they were first sent.
     pub fn with_ids(&self) -> impl DoubleEndedIterator<Item = usize> {
-        (0..self.attempts.len()).filter(|number| self.attempts[*number].repeats.is_some())
+        (0..self.attempts.len()).filter(|number| self.attempts[*number].repeats.is_some() && self.is_current(*number))
     }
 
     /// The messages that share the request of this one: all of its batch, or it alone.
@@ -350,12 +422,17 @@ impl Model {
 
     /// A request to publish is sent.
     pub fn asked(&mut self, number: usize) {
-        let Some(repeats) = &mut self.attempts[number].repeats else { return };
-        repeats.asked += 1;
-        repeats.unknown += 1;
-        // One that was refused may be stored after all, now that it is sent again.
+        let generation = self.log(&self.attempts[number].topic.clone()).generation;
         let together = self.together(number);
+        let repeats = &mut self.attempts[number].repeats;
+        let is_first = repeats.as_ref().is_none_or(|repeats| repeats.asked == 0);
+        if let Some(repeats) = repeats {
+            repeats.asked += 1;
+            repeats.unknown += 1;
+        }
         for attempt in &mut self.attempts[together] {
+            attempt.generations = (if is_first { generation } else { attempt.generations.0 }, generation);
+            // One that was refused may be stored after all, now that it is sent again.
             if attempt.fate == Fate::Refused {
                 attempt.fate = Fate::Unanswered;
             }
@@ -364,9 +441,10 @@ impl Model {
 
     /// Nothing of the request may be stored, unless it was sent before.
     pub fn refused(&mut self, number: usize) {
+        let is_astray = self.attempts[number].is_astray();
         if let Some(repeats) = &mut self.attempts[number].repeats {
             repeats.unknown -= 1;
-            if repeats.unknown > 0 || !repeats.places.is_empty() {
+            if is_astray || repeats.unknown > 0 || !repeats.places.is_empty() {
                 return;
             }
         }
@@ -382,9 +460,12 @@ impl Model {
         let topic = self.attempts[number].topic.clone();
         let log = self.logs.entry(topic.clone()).or_default();
         let mut is_first = true;
+        let is_astray = self.attempts[number].is_astray();
         if let Some(repeats) = &mut self.attempts[number].repeats {
             repeats.unknown -= 1;
             is_first = repeats.asked == 1;
+        }
+        if let Some(repeats) = self.attempts[number].repeats.as_mut().filter(|_| !is_astray) {
             repeats.stands_at(&format!("message {number} of {topic}"), offset, is_in_window)?;
         }
         if offset < log.floor && is_first {
@@ -407,6 +488,13 @@ impl Model {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A request to publish was answered `OK`, and nobody can tell which log it came to.
+    pub fn published_somewhere(&mut self, number: usize) {
+        if let Some(repeats) = &mut self.attempts[number].repeats {
+            repeats.unknown -= 1;
+        }
     }
 
     /// A reader was sent a message: from now on it stands. If it is of a batch, all of that stands in its place, or none of it would.
@@ -445,6 +533,15 @@ impl Model {
                 format!("message {number} went to {} and is delivered from {topic} at {offset}", attempt.topic),
             );
         }
+        let generation = self.logs.get(topic).map_or(0, |log| log.generation);
+        let (first, last) = attempt.generations;
+        if !(first..=last).contains(&generation) {
+            return broken(
+                "P12",
+                format!("{topic} delivers message {number} at {offset}, which went to an earlier topic of that name"),
+            );
+        }
+        let is_astray = attempt.is_astray();
         match attempt.fate {
             Fate::Refused => {
                 return broken(
@@ -467,7 +564,12 @@ impl Model {
             );
         };
         let certain = has_id && is_in_window(self, together.start);
-        if let Some(repeats) = &mut self.attempts[together.start].repeats {
+        if is_astray && !has_id {
+            // Now it is known.
+            let found = (generation, generation);
+            self.attempts[together.clone()].iter_mut().for_each(|attempt| attempt.generations = found);
+        }
+        if let Some(repeats) = self.attempts[together.start].repeats.as_mut().filter(|_| !is_astray) {
             if repeats.unknown == 0 && !repeats.places.contains_key(&first) {
                 let words =
                     format!("message {number} of {topic} is delivered at {offset}, and every answer named {repeats:?}");
@@ -516,7 +618,9 @@ impl Model {
 
     /// The process has ended.
     pub fn ended(&mut self, end: End) {
-        for log in self.logs.values_mut() {
+        // The power may bring back one that has lost its name.
+        let former = self.former.iter_mut().map(|(_, log)| log).filter(|log| !log.is_gone);
+        for log in self.logs.values_mut().chain(former) {
             let kept = match end {
                 End::Stopped => log.firm_end.max(log.claimed_end),
                 End::Killed { after_failure: false } => log.firm_end.max(log.written_end),
@@ -529,16 +633,18 @@ impl Model {
             log.names.split_off(&kept);
         }
         for attempt in &mut self.attempts {
-            let kept = self.logs.get(&attempt.topic).map_or(0, |log| log.floor);
-            if let Some(repeats) = &mut attempt.repeats {
-                repeats.places.range_mut(kept..).for_each(|(_, doubtful)| *doubtful = true);
-            }
+            let Some(repeats) = &mut attempt.repeats else { continue };
+            let former = self.former.iter().filter(|(name, _)| *name == attempt.topic).map(|(_, log)| log);
+            let mut logs = self.logs.get(&attempt.topic).into_iter().chain(former);
+            let kept = logs.find(|log| log.generation == attempt.generations.1).map_or(0, |log| log.floor);
+            repeats.places.range_mut(kept..).for_each(|(_, doubtful)| *doubtful = true);
         }
     }
 
     /// Recovery says that it is done: what it kept, it has forced.
     pub fn ready(&mut self) {
-        self.log("default").exists = true;
+        let default = self.log("default");
+        (default.exists, default.may_exist) = (true, true);
         for log in self.logs.values_mut() {
             log.firm_end = log.firm_end.max(log.floor);
         }
@@ -676,6 +782,26 @@ mod tests {
     }
 
     #[test]
+    fn p12_a_topic_made_anew_has_nothing_of_the_one_before() {
+        let mut model = model_with(3);
+        model.asked(0);
+        model.published(0, 0, "DURABLE", true).expect("legal");
+        model.asked(1);
+        model.begin_generation("t");
+        model.goes_astray(1, false);
+        assert_eq!(model.delivered("t", 0, b"m0.", 0, &|_, _| true).expect_err("it is back").promise, "P12");
+        let mut made_anew = model.clone();
+        made_anew.delivered("t", 0, b"m1.", 0, &|_, _| true).expect("it was under way");
+        assert_eq!(made_anew.delivered("t", 1, b"m1.", 0, &|_, _| true).expect_err("twice").promise, "P2");
+        // The deletion was never answered, and a power loss undoes it: then it is as if nobody had asked.
+        model.ended(End::PowerLost);
+        model.give_back("t", 0);
+        model.asked(2);
+        assert_eq!(model.published(2, 0, "DURABLE", true).expect_err("it was durable").promise, "P1");
+        model.delivered("t", 0, b"m0.", 0, &|_, _| true).expect("it was durable");
+    }
+
+    #[test]
     fn a_committed_offset_is_one_that_was_asked_for() {
         let mut group = Group::default();
         let ack = |id, value| Open { id, value: Some(value), seek: false, life: 1, abandoned: false };
@@ -703,6 +829,23 @@ mod tests {
         group.observe("g", 10, asked).expect("told to another one, even later");
         group.observe("g", 0, now).expect("what holds");
         assert_eq!(group.observe("g", 10, now).expect_err("the ACK came before the SEEK").promise, "P5");
+    }
+
+    /// One connection: GROUPS is taken up before an ACK has been stored, and told behind it. Another SEEK stood before all that.
+    #[test]
+    fn what_an_open_ack_may_have_done_is_told_late() {
+        let mut group = Group::default();
+        let asked = group.moment();
+        group.asked(Open { id: 1, value: Some(2), seek: true, life: 1, abandoned: false });
+        group.asked(Open { id: 2, value: Some(5), seek: false, life: 1, abandoned: false });
+        group.answered("g", 1, 2, asked).expect("as asked");
+        group.answered("g", 2, 5, asked).expect("as asked, before the SEEK or behind it");
+        let later = group.moment();
+        group.asked(Open { id: 3, value: Some(6), seek: false, life: 1, abandoned: false });
+        group.observe("g", 6, later).expect("asked for");
+        group.observe("g", 5, later).expect("taken up before");
+        let now = group.moment();
+        assert_eq!(group.observe("g", 5, now).expect_err("taken up behind").promise, "P5");
     }
 
     #[test]

@@ -98,6 +98,12 @@ pub enum Mutant {
     ForgetStart,
     /// A roll removes the first segment, though nobody asked for that.
     RemoveAtRoll,
+    /// A topic that is deleted keeps its name.
+    DropRenameOfTopic,
+    /// A force of a work queue's journal is answered before it is done.
+    AnswerForceOfJournalEarly,
+    /// One write to a work queue's journal in four is lost.
+    DropWriteOfJournal,
     /// `queues/` is not forced.
     DropForceDirOfQueues,
     /// Files stay open until the process ends.
@@ -112,7 +118,7 @@ static OUTSIDE: AtomicU64 = AtomicU64::new(0);
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 36] = [
+    pub const ALL: [Mutant; 40] = [
         Mutant::DropForceOfSegment,
         Mutant::DropForceOfWatermark,
         Mutant::DropForceOfTmp,
@@ -149,16 +155,15 @@ impl Mutant {
         Mutant::ForgetIds,
         Mutant::ForgetStart,
         Mutant::RemoveAtRoll,
+        Mutant::DropRenameOfTopic,
+        Mutant::AnswerForceOfJournalEarly,
+        Mutant::DropWriteOfJournal,
+        Mutant::DropForceDirOfQueues,
     ];
 
     /// Those that break no promise, and why. Whether that is so is tried like everything else.
-    pub const EQUIVALENTS: [(Mutant, &'static str); 2] = [
-        (
-            Mutant::DropForceDirOfQueues,
-            "nothing is in queues/ before there are work queues, and each start makes the directory",
-        ),
-        (Mutant::DropClose, "what is not closed ends with the process; it costs descriptors and no promise"),
-    ];
+    pub const EQUIVALENTS: [(Mutant, &'static str); 1] =
+        [(Mutant::DropClose, "what is not closed ends with the process; it costs descriptors and no promise")];
 
     /// Its name on the command line.
     pub fn name(self) -> String {
@@ -344,6 +349,7 @@ impl Mutation {
             _ => String::new(),
         };
         let segment = path.ends_with(".log");
+        let is_journal = segment && layout::is_queue(&path);
         if let (Effect::Open { file, path } | Effect::Create { file, path }, true) = (
             &effect,
             matches!(&effect, Effect::Open { path, .. } | Effect::Create { path, .. } if path.ends_with("/watermark")),
@@ -362,6 +368,11 @@ impl Mutation {
             Mutant::DropForceDirOfLog => keep_or(Fate::Lost, is_force_dir && path.ends_with("/log")),
             Mutant::DropForceDirOfParent => keep_or(Fate::Lost, is_force_dir && path == ".."),
             Mutant::AnswerForceEarly => keep_or(Fate::AnsweredEarly, is_force && segment),
+            Mutant::AnswerForceOfJournalEarly => keep_or(Fate::AnsweredEarly, is_force && is_journal),
+            Mutant::DropWriteOfJournal => {
+                self.seen += u64::from(is_write && is_journal);
+                keep_or(Fate::Lost, is_write && is_journal && self.seen.is_multiple_of(4))
+            }
             Mutant::AnswerWriteEarly => keep_or(Fate::AnsweredEarly, is_write && segment),
             Mutant::AnswerForceDirEarly => keep_or(Fate::AnsweredEarly, is_force_dir),
             Mutant::DropSlot => keep_or(Fate::Lost, is_write && path.ends_with("/watermark")),
@@ -371,6 +382,10 @@ impl Mutation {
             }
             Mutant::DropRenameOfTail => keep_or(Fate::Lost, is_rename && path.ends_with(".log.tmp")),
             Mutant::DropRenameOfGroup => keep_or(Fate::Lost, is_rename && path.ends_with(".offset.tmp")),
+            Mutant::DropRenameOfTopic => {
+                let topic = path.strip_prefix("topics/").filter(|name| layout::is_topic_name(name));
+                keep_or(Fate::Lost, is_rename && topic.is_some_and(|topic| topic != layout::DEFAULT_TOPIC))
+            }
             Mutant::DropWriteOfTail => keep_or(Fate::Lost, is_write && path.ends_with(".log.tmp")),
             Mutant::DropForceDirOfQueues => keep_or(Fate::Lost, is_force_dir && path.ends_with("/queues")),
             Mutant::DropClose => keep_or(Fate::Lost, matches!(effect, Effect::CloseFile { .. })),

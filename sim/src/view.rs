@@ -6,7 +6,8 @@
 use crate::disk::SimDisk;
 use plimsoll_core::log::topic_file::TopicToml;
 use plimsoll_core::log::watermark::{self, Watermark};
-use plimsoll_core::record::{self, Decoded, LogId, Salt};
+use plimsoll_core::record::{self, Decoded, Kind, LogId, Salt};
+use std::collections::{BTreeMap, BTreeSet};
 
 const READ_BYTES: u64 = 8 << 10;
 
@@ -204,9 +205,10 @@ impl LogView {
         names.iter().filter_map(|name| plimsoll_core::layout::parse_segment(name)).collect()
     }
 
-    fn log_id(&mut self, disk: &SimDisk) -> Option<LogId> {
+    /// Which log stands under the topic's name.
+    pub(crate) fn log_id(&mut self, disk: &SimDisk) -> Option<LogId> {
         if self.log_id.is_none() {
-            let path = format!("{}/topic.toml", self.dir);
+            let path = plimsoll_core::layout::log_toml(&self.dir);
             let bytes = match self.depth {
                 Depth::Cache => disk.cached_file(&path, 0, 4096),
                 Depth::Platter => disk.forced_file(&path, 0, 4096),
@@ -215,4 +217,133 @@ impl LogView {
         }
         self.log_id
     }
+}
+
+/// What the journal of a work queue says: the state of its operations, one after the other.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Journal {
+    /// Nothing from here on was handed out.
+    pub(crate) next: u64,
+    /// Below that, what is not confirmed, and how often each was handed out.
+    pub(crate) pending: BTreeMap<u64, u32>,
+}
+
+impl Journal {
+    /// As it stands in the directory of the queue. Read by the bytes alone (docs/file-format.md). `None`: there is no such queue.
+    pub(crate) fn read(depth: Depth, topic: &str, queue: &str, disk: &SimDisk) -> Option<Journal> {
+        let mut view = LogView::new(depth, &format!("{topic}/queues/{queue}"));
+        let log_id = view.log_id(disk)?;
+        let mut bases = view.bases(disk);
+        bases.sort_unstable();
+        let first = view.first(disk)?;
+        let (mut journal, mut expected) = (Journal::default(), first);
+        for base in bases.into_iter().filter(|base| *base >= first) {
+            if base != expected {
+                break;
+            }
+            let path = plimsoll_core::layout::segment(&view.dir, base);
+            let bytes = match depth {
+                Depth::Cache => disk.cached_file(&path, 0, u64::from(u32::MAX)),
+                Depth::Platter => disk.forced_file(&path, 0, u64::from(u32::MAX)),
+            };
+            let (bytes, mut at) = (bytes.unwrap_or_default(), 0);
+            while let Decoded::Frame(frame) = record::decode(&bytes[at..], Salt::new(&log_id, base)) {
+                if frame.offset != expected {
+                    break;
+                }
+                if frame.kind == Kind::QueueOperation {
+                    journal.apply(&frame.payload[record::PREFIX_BYTES..])?;
+                }
+                expected += frame.count;
+                at += frame.size();
+            }
+        }
+        Some(journal)
+    }
+
+    /// Whether it is done, or gone.
+    pub(crate) fn is_done(&self, offset: u64) -> bool {
+        offset < self.next && !self.pending.contains_key(&offset)
+    }
+
+    fn apply(&mut self, operation: &[u8]) -> Option<()> {
+        let (kind, mut rest) = operation.split_first()?;
+        match kind {
+            // RESERVE and CONFIRM: runs of offsets.
+            1 | 2 => {
+                while !rest.is_empty() {
+                    let first = u64::from_be_bytes(take(&mut rest)?);
+                    let count = u64::from(u32::from_be_bytes(take(&mut rest)?));
+                    let reached = self.next..first.max(self.next);
+                    self.pending.extend(reached.map(|offset| (offset, 0)));
+                    for offset in first..first + count {
+                        if *kind == 2 {
+                            self.pending.remove(&offset);
+                        } else if offset >= self.next {
+                            self.pending.insert(offset, 1);
+                        } else if let Some(deliveries) = self.pending.get_mut(&offset) {
+                            *deliveries += 1;
+                        }
+                    }
+                    self.next = self.next.max(first + count);
+                }
+            }
+            // A checkpoint.
+            5 => {
+                let next = u64::from_be_bytes(take(&mut rest)?);
+                let _sequence: [u8; 4] = take(&mut rest)?;
+                let mut pending = BTreeMap::new();
+                while !rest.is_empty() {
+                    let offset = u64::from_be_bytes(take(&mut rest)?);
+                    pending.insert(offset, u32::from_be_bytes(take(&mut rest)?));
+                    let _due_and_dying: [u8; 13] = take(&mut rest)?;
+                }
+                *self = Journal { next, pending };
+            }
+            _ => {}
+        }
+        Some(())
+    }
+}
+
+/// What stands among the dead letters of a topic.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Letters {
+    /// Where they begin: what lies below is gone.
+    pub(crate) start: u64,
+    /// The queue that each comes from, and its offset there.
+    pub(crate) all: BTreeSet<(String, u64)>,
+}
+
+/// The dead letters of a topic.
+pub(crate) fn letters(depth: Depth, topic: &str, disk: &SimDisk) -> Letters {
+    let mut view = LogView::new(depth, &plimsoll_core::layout::dead_letters(topic));
+    let Some(log_id) = view.log_id(disk) else { return Letters::default() };
+    let mut letters = Letters { start: view.first(disk).unwrap_or(0), all: BTreeSet::new() };
+    for base in view.bases(disk) {
+        let path = plimsoll_core::layout::segment(&view.dir, base);
+        let bytes = match depth {
+            Depth::Cache => disk.cached_file(&path, 0, u64::from(u32::MAX)),
+            Depth::Platter => disk.forced_file(&path, 0, u64::from(u32::MAX)),
+        };
+        let (bytes, mut at) = (bytes.unwrap_or_default(), 0);
+        while let Decoded::Frame(frame) = record::decode(&bytes[at..], Salt::new(&log_id, base)) {
+            for (_, message) in plimsoll_core::message::messages(&frame).into_iter().flatten() {
+                let told = |name: &str| {
+                    let (_, value) = message.headers().find(|(header, _)| *header == name.as_bytes())?;
+                    String::from_utf8(value.to_vec()).ok()
+                };
+                let offset = told("dead-offset").and_then(|offset| offset.parse().ok());
+                letters.all.extend(told("dead-group").zip(offset));
+            }
+            at += frame.size();
+        }
+    }
+    letters
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (taken, left) = rest.split_first_chunk()?;
+    *rest = left;
+    Some(*taken)
 }

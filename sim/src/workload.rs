@@ -90,6 +90,8 @@ pub struct Plan {
     pub topics: Vec<String>,
     /// The groups that clients use.
     pub groups: Vec<String>,
+    /// The work queues that clients use, of each topic; empty: nobody does.
+    pub queues: Vec<String>,
     /// The clients.
     pub clients: Vec<Role>,
     /// How many things each client does.
@@ -108,6 +110,8 @@ pub struct Plan {
     pub rates: Rates,
     /// Whether clients purge.
     pub purges: bool,
+    /// Whether clients delete topics and groups.
+    pub deletes: bool,
 }
 
 fn number<T: Copy + ToString>(d: &mut Decider, what: &str, of: &[T]) -> T {
@@ -139,11 +143,12 @@ impl Plan {
         });
         let roles: Vec<Role> = roles.collect();
         let budget = number(d, "actions of all clients", &[160, 60, 240, 400, 1200, 12, 30]);
-        Plan {
+        let mut plan = Plan {
             profile,
             sector_bytes,
             topics: (0..topics).map(|at| if at == 0 { "default".to_owned() } else { format!("t{at}") }).collect(),
             groups: (0..groups).map(|at| format!("g{at}")).collect(),
+            queues: (0..number(d, "work queues", &[0, 0, 1, 2])).map(|at| format!("q{at}")).collect(),
             actions: budget / clients as u32,
             clients: roles,
             window: number(d, "requests under way", &[1, 2, 4, 16]),
@@ -153,8 +158,14 @@ impl Plan {
             pause_ns: number(d, "pause between actions, µs", &[50, 1, 500, 20_000]) * 1000,
             rates: draw_rates(d),
             purges: number(d, "purges", &["no", "no", "yes"]) == "yes",
+            deletes: number(d, "deletes", &["no", "no", "no", "yes"]) == "yes",
             config,
+        };
+        // The default topic can't be deleted.
+        if plan.deletes && plan.topics.len() == 1 {
+            plan.topics.push("t1".to_owned());
         }
+        plan
     }
 
     /// Whether the start of a log may move.
@@ -183,6 +194,7 @@ fn draw_config(d: &mut Decider, profile: &Profile, sector_bytes: u32) -> Config 
         (Setting::FlushMessages, "flush messages", &[0, 0, 0, 2, 20]),
         (Setting::DedupSequences, "dedup sequences", &[1000, 1000, 1000, 1, 3]),
         (Setting::DedupMs, "dedup ms", &[86_400_000, 86_400_000, 86_400_000, 0, 50]),
+        (Setting::MaxDeliveries, "max deliveries", &[0, 0, 1, 2, 4]),
     ] {
         topic_defaults.set(setting, Some(number(d, name, of)));
     }
@@ -222,6 +234,9 @@ fn draw_config(d: &mut Decider, profile: &Profile, sector_bytes: u32) -> Config 
         fetch_bytes_max: number(d, "fetch bytes", &[4 << 20, 1, 1500]),
         group_idle_ms: number(d, "group idle ms", &[300_000, 10, 1000]),
         auto_create: number(d, "auto-create", &["no", "yes"]) == "yes",
+        reserved_max: number(d, "max reserved", &[1024, 1024, 1, 4]),
+        pending_max: number(d, "max pending", &[100_000, 100_000, 1, 6]),
+        journal_bytes: number(d, "journal bytes", &[1 << 20, 512, 700, 4096]),
         producers_max: number(d, "max producers", &[1000, 1, 2]),
         idle_anchor_ms: number(d, "idle anchor ms", &[500, 1, 20]),
         ballast_bytes: number(d, "ballast bytes", &[4096, 0, 16 << 10]),

@@ -6,7 +6,7 @@ use plimsoll_core::planted::Planted;
 use plimsoll_sim::enumerate::{Settings, WORKLOADS, enumerate, replay};
 
 /// The mistake, the workload that shows it, the crashes that it takes, and the promise that is broken first.
-const CONTROLS: [(Planted, &str, usize, &str); 22] = [
+const CONTROLS: [(Planted, &str, usize, &str); 26] = [
     (Planted::AcknowledgeBeforeForce, "levels", 1, "P1"),
     (Planted::LengthOnlyRecovery, "ahead", 1, "P8"),
     (Planted::NoByteSearch, "rot", 1, "P1"),
@@ -29,6 +29,10 @@ const CONTROLS: [(Planted, &str, usize, &str); 22] = [
     (Planted::WindowForgotten, "repeats", 1, "P16"),
     (Planted::NoDirectoryForceAtAlter, "settings", 1, "P3"),
     (Planted::NoSettingsRewrite, "settings-failed-force", 2, "P3"),
+    (Planted::PolicyTakesOneMore, "retain-age", 1, "P12"),
+    (Planted::CapacityDrops, "reject", 1, "P12"),
+    (Planted::RenewedNameBelieved, "purge-failed-force", 1, "P8"),
+    (Planted::DeletedInPlace, "delete", 1, "P8"),
 ];
 
 #[test]
@@ -41,6 +45,10 @@ fn every_control_is_found_and_can_be_replayed() {
         let broken = findings.broken.unwrap_or_else(|| panic!("{bug:?} was not found by {name}"));
         assert_eq!(broken.promise, promise, "{bug:?}: {}", broken.what);
         assert_eq!(broken.story.len(), broken.path.len());
+        if broken.path.is_empty() {
+            // It takes no crash, so there is no way to it.
+            continue;
+        }
         let mut told = Vec::new();
         let again = replay(workload, &broken.path.join("/"), &plant, &mut |line| told.push(line)).unwrap();
         let again = again.unwrap_or_else(|| panic!("{bug:?}: {} leads nowhere", broken.path.join("/")));

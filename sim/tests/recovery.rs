@@ -506,15 +506,12 @@ fn one_torn_slot_is_a_crash_and_is_written_first() {
         disk.file_mut(WATERMARK)[at + 35] ^= 0xff;
         disk
     };
-    let mut equal = directory(&plain(), 5, 1);
-    set_line(&mut equal, |_| ());
     for (disk, end, order) in [
         (torn(0), 6, [0, 4096]),
         (torn(4096), 6, [4096, 0]),
-        // Both valid: the newer one first, and the running one of two that are equal.
+        // Both valid: the newer one first.
         (directory(&plain(), 5, 1), 6, [0, 4096]),
         (clean_directory(&plain(), 5), 5, [4096, 0]),
-        (equal, 6, [0, 4096]),
     ] {
         let mut h = restarted(&plain(), &disk);
         assert_eq!(h.halted, None);
@@ -527,11 +524,27 @@ fn one_torn_slot_is_a_crash_and_is_written_first() {
                 _ => None,
             })
             .collect();
-        assert_eq!(steps, [order[0], 1, order[1], 1], "each forced before the other is touched");
+        assert_eq!(steps, [1, order[0], 1, order[1], 1], "each forced before the other is touched");
         let slots = slots(&h.disk);
         assert!(slots.running.is_some_and(|slot| !slot.clean) && slots.anchored.is_some_and(|slot| !slot.clean));
         assert_eq!(read_all(&mut h), messages(end));
     }
+}
+
+/// Crash story: *the soft directory force*.
+#[test]
+fn a_watermark_file_that_was_made_anew_and_never_written_to_is_made_once_more() {
+    let mut equal = directory(&plain(), 5, 1);
+    set_line(&mut equal, |_| ());
+    let mut h = restarted(&plain(), &equal);
+    assert_eq!(h.halted, None);
+    let lines = trace(&h);
+    let at =
+        |what: String| lines.iter().position(|line| *line == what).unwrap_or_else(|| panic!("{what} in {lines:?}"));
+    let renamed = at(format!("rename {WATERMARK}.tmp -> {WATERMARK}"));
+    assert!(lines[renamed..].contains(&"forcedir topics/default".to_owned()));
+    assert!(!lines.contains(&format!("write {WATERMARK}")), "{lines:?}");
+    assert_eq!(read_all(&mut h), messages(6));
 }
 
 #[test]
@@ -784,7 +797,9 @@ fn segments_below_the_start_are_ignored_whatever_is_missing_and_removed_after_th
     assert_eq!(segments(&h.disk), paths[3..].to_vec(), "both are gone, and the rest is there");
     let lines = trace(&h);
     let at = |what: &str| lines.iter().rposition(|line| line == what).unwrap_or_else(|| panic!("{what} in {lines:?}"));
-    assert!(at(&format!("remove {}", paths[2])) > at(&format!("force {WATERMARK}")));
+    // Both slots are the same, so the file is made anew.
+    let renamed = at(&format!("rename {WATERMARK}.tmp -> {WATERMARK}"));
+    assert!(lines[renamed..at(&format!("remove {}", paths[2]))].contains(&"forcedir topics/default".to_owned()));
     assert!(
         lines.iter().rposition(|line| line == "forcedir topics/default/log").expect("it")
             > at(&format!("remove {}", paths[0]))

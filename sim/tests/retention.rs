@@ -282,6 +282,14 @@ fn who_waits_for_a_topic_that_is_deleted_is_answered() {
     );
 }
 
+/// What nobody waits for is forced later by such a policy; a DELETE waits for it.
+#[test]
+fn a_topic_is_deleted_whatever_its_flush_policy_waits_for() {
+    let mut h = started(small());
+    assert_eq!(ask(&mut h, "CREATE @t flush-messages=100\n"), "CREATED t\n");
+    assert_eq!(ask(&mut h, "PUB @t ACCEPTED x\nDELETE @t\n"), "OK 0 ACCEPTED\nDELETED t\n");
+}
+
 #[test]
 fn p11_a_topic_whose_writes_find_no_room_can_be_deleted() {
     let mut h = started(small());

@@ -21,7 +21,7 @@ use crate::log::read::{self, Stored};
 use crate::log::{Admission, Appended};
 use crate::planted::planted;
 use crate::protocol::{Body, Level, Publish};
-use crate::settings::Settings;
+use crate::settings::{Setting, Settings};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -30,6 +30,8 @@ use bytes::Bytes;
 
 /// Messages of one queue that are on their way at once: what is in memory is bounded (P13).
 const BURIALS_MAX: usize = 16;
+/// So many letters of each queue are known, for however long. Between two forces of a journal there are far fewer burials.
+const LETTERS_KNOWN: u64 = 1_000;
 /// After this a burial that could not go on is tried again.
 const RETRY_MS: u64 = 1_000;
 /// What all headers that tell of a death begin with.
@@ -188,7 +190,11 @@ impl Broker {
     fn publish_dead(&mut self, journal: TopicId, offset: u64, publish: Box<Publish>) {
         let name = publish.topic.clone().expect("dead letters have a topic of their own");
         let Some(dead) = self.topic_id(&publish.topic) else {
-            let result = self.create_topic(None, &name, Settings::NONE);
+            // However short the window of other topics is, here a letter is known as long as its burial may be repeated.
+            let mut settings = Settings::NONE;
+            settings.set(Setting::DedupSequences, Some(LETTERS_KNOWN));
+            settings.set(Setting::DedupMs, Some(0));
+            let result = self.create_topic(None, &name, settings);
             self.queues.get_mut(&journal).expect("just seen").burials.insert(offset, Burial::Publishing(publish));
             if let Err(error) = result {
                 self.report_stuck(&name, error);

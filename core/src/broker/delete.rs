@@ -16,6 +16,7 @@ use crate::io::TopicId;
 use crate::layout;
 use crate::log::group_commit::{Answer, Waiter};
 use crate::log::{Roll, Topic, Trouble, create};
+use crate::planted::planted;
 use crate::protocol::Reply;
 use alloc::boxed::Box;
 use alloc::format;
@@ -91,6 +92,7 @@ impl Broker {
             let mut topic = self.topics[id.0].borrow_mut();
             topic.deleting = true;
             topic.packing.cancelled = true;
+            // It is not to wait for what its policy would force later.
             topic.commit.flush_now = true;
             if topic.roll == Roll::Wanted {
                 topic.roll = Roll::No;
@@ -119,10 +121,16 @@ impl Broker {
                 || (topic.commit.is_stuck() && topic.space.coming.is_none() && topic.alters.is_settled());
             in_no_task && is_settled && topic.groups.values().all(Group::is_settled)
         };
-        let is_ready = |deletion: &Deletion| {
-            !deletion.begun && self.logs_of(deletion.id).iter().all(|log| is_free(&self.topics[log.0]))
+        // A topic goes after each of its queues that is on its way out by itself.
+        let has_queue = |name: &str| {
+            let mut others = self.deleting.keys();
+            others.any(|other| other.strip_prefix(name).is_some_and(|rest| rest.starts_with('/')))
         };
-        let ready = self.deleting.iter().find(|(_, deletion)| is_ready(deletion));
+        let is_ready = |name: &str, deletion: &Deletion| {
+            let is_alone = deletion.group.is_some() || !has_queue(name);
+            !deletion.begun && is_alone && self.logs_of(deletion.id).iter().all(|log| is_free(&self.topics[log.0]))
+        };
+        let ready = self.deleting.iter().find(|(name, deletion)| is_ready(name, deletion));
         ready.map(|(name, _)| name.clone())
     }
 
@@ -137,7 +145,7 @@ impl Broker {
         self.spawn(|io| {
             Box::pin(async move {
                 let removed = async {
-                    let nameless = create::unname(&io, &dir).await?;
+                    let nameless = if planted!(io, DeletedInPlace) { dir } else { create::unname(&io, &dir).await? };
                     create::remove_tree(&io, &nameless).await.map_err(Trouble::Halt)
                 };
                 let result = removed.await;
@@ -233,8 +241,6 @@ impl Broker {
         {
             let mut topic = self.topics[topic_id.0].borrow_mut();
             let group = topic.groups.get_mut(&name).expect("just seen");
-            group.holder = None;
-            client.held.retain(|held| *held != (topic_id, name.clone()));
             let waiter = GroupWaiter { connection: id, request: client.open_slot(), purpose: Purpose::Delete };
             group.wish_delete(waiter);
         }

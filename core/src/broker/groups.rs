@@ -296,6 +296,13 @@ impl Broker {
                 holder.next = done.offset;
                 holder.hint = None;
             }
+            // One of its name begins anew. Where there was no room it goes on as if nobody had asked.
+            let is_gone = full.is_none() && done.purpose == Purpose::Delete;
+            if let Some(holder) = group.holder.take_if(|_| is_gone)
+                && let Some(client) = self.connections.get_mut(&holder.connection)
+            {
+                client.held.retain(|held| held.0 != topic_id || held.1 != name);
+            }
             (done, group.committed)
         };
         // What every group has acknowledged may go.

@@ -367,7 +367,7 @@ impl Broker {
     fn is_settled(&self) -> bool {
         self.tasks.is_empty()
             && self.deleting.is_empty()
-            && self.queues.values().all(Queue::is_settled)
+            && self.queues_are_settled()
             && self.topics.iter().all(|topic| {
                 let topic = topic.borrow();
                 topic.is_settled() && !topic.is_moving_start() && topic.groups.values().all(Group::is_settled)
@@ -475,6 +475,9 @@ impl Broker {
         let result = result.map(|result| result.map(|_| ()));
         match (owner, result) {
             (Owner::Task(task), _) => self.poll_task(task),
+            // Of one that was deleted: that a write has ended may be told behind the force that covers it, and behind all else.
+            (Owner::Write(topic) | Owner::Force(topic) | Owner::Slot(topic) | Owner::Reserve(topic), _)
+                if !self.topics.has(topic) => {}
             (Owner::Write(topic), Some(result)) => {
                 let ended = self.topics[topic.0].borrow_mut().write_ended(id, result);
                 if planted!(self.io, AcknowledgeBeforeForce) {

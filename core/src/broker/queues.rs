@@ -73,14 +73,13 @@ impl Operation {
 struct Written {
     connection: ConnectionId,
     slot: u64,
-    reply: Vec<u8>,
 }
 
 /// How far a journal is on its way to begin at its newest checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Checkpoint {
     No,
-    /// A new segment has begun: before anything else goes in.
+    /// A new segment has begun, or something was left out for want of room: before anything else goes in.
     Due,
     /// It has this offset, in the segment with this base.
     At {
@@ -111,13 +110,18 @@ impl Queue {
         self.waiting.clear();
     }
 
-    /// Whether everything that was carried out stands in the journal, and nothing is being read.
-    pub(super) fn is_settled(&self) -> bool {
-        self.operations.is_empty() && self.reading.is_empty() && self.checkpoint != Checkpoint::Due
+    /// Whether everything that was carried out stands in the journal, if that has room, and nothing is being read.
+    fn is_settled(&self, has_room: bool) -> bool {
+        self.operations.is_empty() && self.reading.is_empty() && (self.checkpoint != Checkpoint::Due || !has_room)
     }
 }
 
 impl Broker {
+    /// Whether a broker that stops need not wait for any queue.
+    pub(super) fn queues_are_settled(&self) -> bool {
+        self.queues.iter().all(|(journal, queue)| queue.is_settled(self.takes_operations(*journal)))
+    }
+
     // ---- finding and making queues -----------------------------------------------------------------------------------
 
     /// The journal of the group, which must be a work queue that is there.
@@ -344,7 +348,9 @@ impl Broker {
                 } else {
                     handed.offsets.sort_unstable();
                     let bytes = journal::encode_reserve(&journal::runs(handed.offsets));
-                    let waiting = Some(Written { connection, slot, reply: handed.out });
+                    // Held there it counts as owed to this client (P13).
+                    client.answer(slot, Slot::Held(handed.out));
+                    let waiting = Some(Written { connection, slot });
                     let queue = self.queues.get_mut(&journal).expect("just seen");
                     queue.operations.push_back(Operation { bytes, waiting });
                 }
@@ -360,9 +366,9 @@ impl Broker {
 
     fn answer_written_operation(&mut self, client: &mut Connection, id: ConnectionId, written: Written) {
         if written.connection == id {
-            client.answer(written.slot, Slot::Bytes(written.reply));
+            client.release(written.slot);
         } else if let Some(other) = self.connections.get_mut(&written.connection) {
-            other.answer(written.slot, Slot::Bytes(written.reply));
+            other.release(written.slot);
             self.connections_to_serve.insert(written.connection);
         }
     }
@@ -393,7 +399,8 @@ impl Broker {
                     let mut bytes = Vec::new();
                     line::encode_reply(&mut bytes, &confirmed);
                     let request = client.open_slot();
-                    let waiter = Waiter { offset, connection: id, request, answer: Answer::Bytes(bytes) };
+                    client.answer(request, Slot::Held(bytes));
+                    let waiter = Waiter { offset, connection: id, request, answer: Answer::Held };
                     let mut log = self.topics[journal.0].borrow_mut();
                     log.commit.gather.count(journal, &mut client.mark);
                     group_commit::wait(&mut log.commit.waiting_durable, waiter);
@@ -550,7 +557,7 @@ impl Broker {
     pub(super) fn run_operations(&mut self, journal: TopicId) {
         for written in self.place_operations(journal) {
             if let Some(client) = self.connections.get_mut(&written.connection) {
-                client.answer(written.slot, Slot::Bytes(written.reply));
+                client.release(written.slot);
                 self.connections_to_serve.insert(written.connection);
             }
         }
@@ -586,21 +593,24 @@ impl Broker {
             if self.queues[&journal].checkpoint == Checkpoint::Due {
                 break;
             }
-            let at = self.append_now(journal, &operation.bytes);
-            if at == Appended::Later {
-                break;
-            }
-            let who = waiting.pop_front().and_then(|operation| operation.waiting);
-            match at {
-                Appended::At(offset) => placed.extend(who.map(|who| (offset, who))),
-                // A count that is too low after a restart is no harm; a consumer that gets nothing is.
-                _ => unrecorded.extend(who),
+            match self.append_now(journal, &operation.bytes) {
+                Appended::At(offset) => {
+                    let who = waiting.pop_front().and_then(|operation| operation.waiting);
+                    placed.extend(who.map(|who| (offset, who)));
+                }
+                Appended::Later => break,
+                // That nobody gets anything would be worse than a count that is too low after a restart. What comes later must not stand
+                // there without what was left out: a checkpoint says all of it.
+                Appended::Full => {
+                    unrecorded.extend(waiting.drain(..).filter_map(|operation| operation.waiting));
+                    self.queues.get_mut(&journal).expect("just seen").checkpoint = Checkpoint::Due;
+                }
             }
         }
         self.queues.get_mut(&journal).expect("just seen").operations = waiting;
         let mut log = self.topics[journal.0].borrow_mut();
-        for (offset, Written { connection, slot, reply }) in placed {
-            let waiter = Waiter { offset, connection, request: slot, answer: Answer::Bytes(reply) };
+        for (offset, Written { connection, slot }) in placed {
+            let waiter = Waiter { offset, connection, request: slot, answer: Answer::Held };
             group_commit::wait(&mut log.commit.waiting_written, waiter);
         }
         unrecorded

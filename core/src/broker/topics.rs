@@ -232,12 +232,13 @@ fn answer_below(
     // A batch is one frame: with its first message all of it has passed the mark.
     while let Some(waiter) = waiting.pop_front_if(|waiter| waiter.offset < mark) {
         if let Some(client) = connections.get_mut(&waiter.connection) {
-            let slot = match waiter.answer {
-                Answer::Published { batch } => Slot::Published { offset: waiter.offset, level, batch },
-                Answer::Bytes(bytes) => Slot::Bytes(bytes),
+            match waiter.answer {
+                Answer::Published { batch } => {
+                    client.answer(waiter.request, Slot::Published { offset: waiter.offset, level, batch });
+                }
+                Answer::Held => client.release(waiter.request),
                 Answer::Other => unreachable!("nothing but a publish or an operation waits for a mark"),
-            };
-            client.answer(waiter.request, slot);
+            }
             to_serve.insert(waiter.connection);
         }
     }

@@ -1,7 +1,7 @@
 //! Anchoring: both slots of the watermark file forced, one after the other.
 //!
 //! At every moment one of the two is whole on the platter: a power loss may tear one, never both.
-//! Crash stories: *both slots torn* (in recovery the slot that may be torn is written first), *the start that went
+//! Crash stories: *both slots torn* (the slot that may be torn is written first: in recovery, and where there was no room for it before), *the start that went
 //! back* (the running slot gets the current values before the anchored one is touched).
 
 use super::{Topic, Trouble};
@@ -37,6 +37,7 @@ pub(crate) async fn anchor(io: &Io, topic: &Rc<RefCell<Topic>>, first: Place, st
 }
 
 async fn write_both(io: &Io, topic: &Rc<RefCell<Topic>>, first: Place, stop: Stop) -> Result<(), Trouble> {
+    let first = topic.borrow().torn.unwrap_or(first);
     let order = match first {
         Place::Running => [Place::Running, Place::Anchored],
         Place::Anchored => [Place::Anchored, Place::Running],
@@ -56,9 +57,14 @@ async fn write_both(io: &Io, topic: &Rc<RefCell<Topic>>, first: Place, stop: Sto
         };
         let bytes = Bytes::copy_from_slice(&watermark::encode(&slot));
         if place == Place::Anchored || !planted!(io, AnchorAlone) {
-            io.write(file, position, bytes).await.map_err(Trouble::full_or_halt)?;
+            let written = io.write(file, position, bytes).await;
+            if written.is_err() {
+                topic.borrow_mut().torn = Some(place);
+            }
+            written.map_err(Trouble::full_or_halt)?;
         }
         io.force(file).await.map_err(Trouble::Halt)?;
+        topic.borrow_mut().torn.take_if(|torn| *torn == place);
     }
     let mut topic = topic.borrow_mut();
     topic.anchored = durable;

@@ -151,6 +151,7 @@ pub(crate) fn empty(
         sequence: 0,
         anchored: 0,
         anchoring: false,
+        torn: None,
         groups: BTreeMap::new(),
         queues: BTreeMap::new(),
         packing: Packing::default(),

@@ -86,8 +86,8 @@ pub(crate) struct Waiter {
 pub(crate) enum Answer {
     /// That the message has reached the level that was waited for; for a batch, how many messages it has.
     Published { batch: Option<u32> },
-    /// Anything that is known beforehand, encoded.
-    Bytes(Vec<u8>),
+    /// What is known beforehand: it is held in its place, where it counts for its client (P13).
+    Held,
     /// What is known only then.
     Other,
 }
@@ -144,7 +144,7 @@ pub(crate) struct Commit {
     emitted: u64,
     /// Where the frames of the completed writes end.
     pub(crate) written_position: u64,
-    planned_position: u64,
+    pub(super) planned_position: u64,
     force: Option<Force>,
     /// This force failed behind a failed write whose own end may not have been told yet.
     failed_force: Option<EffectId>,

@@ -164,6 +164,8 @@ pub(crate) struct Topic {
     /// The line that both slots hold forced.
     pub(crate) anchored: u64,
     pub(crate) anchoring: bool,
+    /// The slot that an anchoring may have left half written, for want of room.
+    pub(crate) torn: Option<anchor::Place>,
     pub(crate) groups: BTreeMap<String, Group>,
     pub(crate) queues: BTreeMap<String, QueueRef>,
     pub(crate) packing: Packing,
@@ -405,8 +407,10 @@ impl Topic {
             unit => size + u64::from(unit) + record::PADDING_BYTES_MIN,
         };
         let segment = self.active();
-        // An empty segment is never rolled: its name would be taken. And a segment takes one frame, however large.
-        if self.next > segment.base && segment.end + padded > self.segment_bytes_max(config) {
+        // An empty segment is never rolled: its name would be taken. And a segment takes one frame, however large; a journal's one beside
+        // the checkpoint that it begins with, or each new segment would be too small for it like the last.
+        let least = if self.is_journal { 1 } else { 0 };
+        if self.next > segment.base + least && segment.end + padded > self.segment_bytes_max(config) {
             self.roll = Roll::Wanted;
             return Some(self.park_or_refuse());
         }
@@ -482,7 +486,7 @@ impl Topic {
         self.space = Space::default();
         self.retention.due = true;
         self.retention.active_since_ns = None;
-        self.commit.written_position = 0;
+        (self.commit.written_position, self.commit.planned_position) = (0, 0);
         closed.map(|(_, places)| places).unwrap_or_default()
     }
 

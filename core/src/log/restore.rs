@@ -125,9 +125,15 @@ pub(crate) async fn settle(io: &Io, topic: &Rc<RefCell<Topic>>, found: &TopicFin
     if planted!(io, RemovalBeforeAnchoring) {
         remove_below_start(io, found).await?;
     }
-    if found.slots.starts_differ() {
+    if found.slots.starts_differ() || (found.slots.is_renewed() && !planted!(io, RenewedNameBelieved)) {
         renew_watermark(io, topic).await?;
     } else {
+        // A write that a kill has interrupted leaves a slot that may look as before and is in the page cache alone (crash story: *both
+        // slots torn*).
+        let file = topic.borrow().watermark;
+        if !planted!(io, RunningSlotFirst) {
+            io.force(file).await.map_err(Trouble::Halt)?;
+        }
         let first = if planted!(io, RunningSlotFirst) { Place::Running } else { first_to_write(found) };
         anchor::anchor(io, topic, first, Stop::Open).await?;
     }
@@ -206,6 +212,10 @@ fn first_to_write(found: &TopicFindings) -> Place {
 /// with the start of a log of which segments have been removed since. Were the other slot written first and torn, the old start would be
 /// left alone. Were the old one written first: after a kill the newer one may be in the page cache alone, and both could be torn. Which
 /// of the two it is can't be told.
+///
+/// The new name can be lost as well (crash story: *the soft directory force*): the force of the directory fails, the next process finds the
+/// new file and removes what lies below its start, and a power loss brings back the old one, with the old start. So a file
+/// to which nothing was written since it was made is made once more.
 async fn renew_watermark(io: &Io, topic: &Rc<RefCell<Topic>>) -> Result<(), Trouble> {
     let (dir, slot) = {
         let mut topic = topic.borrow_mut();

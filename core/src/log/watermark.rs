@@ -108,6 +108,11 @@ impl Watermark {
         matches!((self.running, self.anchored), (Some(running), Some(anchored)) if running.start != anchored.start)
     }
 
+    /// Whether both slots are whole and the same: the file has taken the place of another one, and nothing was written to it since.
+    pub fn is_renewed(&self) -> bool {
+        matches!((self.running, self.anchored), (Some(running), Some(anchored)) if running.sequence == anchored.sequence)
+    }
+
     /// The slot that counts: the valid one with the higher sequence, the running one when they are equal.
     pub fn current(&self) -> Option<Slot> {
         match (self.running, self.anchored) {

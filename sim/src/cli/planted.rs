@@ -94,6 +94,15 @@ mod hunt {
         let purger = || vec![lean("plan, purges", "yes", 95), lean("client *, action", "purges", 20)];
         let alone_and_busy =
             || vec![lean("plan, clients", "1", 80), lean("client *, action", "publishes several at once", 25)];
+        let worker = || {
+            vec![
+                lean("plan, clients", "2", 70),
+                lean("plan, client 1", "consumer", 80),
+                lean("plan, work queues", "1", 95),
+                lean("client 1, action", "reserves", 35),
+                lean("client 1, action", "confirms all", 25),
+            ]
+        };
         let at_the_disk = || vec![lean("somebody is at the disk", "while it is stopped", 80)];
         let more = match bug {
             Planted::NoPadding => {
@@ -105,6 +114,21 @@ mod hunt {
                 lean("sector 0 of */watermark", "old", 50),
             ],
             Planted::RemovalBeforeStart | Planted::NewestFirst => [tiny_segments(), purger()].concat(),
+            Planted::RenewedNameBelieved => [
+                tiny_segments(),
+                purger(),
+                failing_forces(),
+                vec![
+                    lean("after write * of */watermark", "process killed", 25),
+                    lean("force-dir * of default", "fails", 20),
+                ],
+            ]
+            .concat(),
+            Planted::DeletedInPlace => vec![
+                lean("plan, deletes", "yes", 95),
+                lean("client *, action", "makes a topic anew", 30),
+                lean("after remove * of t", "power lost", 20),
+            ],
             Planted::PolicyTakesOneMore => [tiny_segments(), vec![lean("plan, retention", "bytes", 90)]].concat(),
             Planted::CapacityDrops => [tiny_segments(), vec![lean("plan, retention", "capacity, reject", 90)]].concat(),
             Planted::AnchorAlone => [
@@ -191,6 +215,26 @@ mod hunt {
                 lean("client *, action", "publishes with an id", 30),
                 lean("client *, action", "repeats a publish", 30),
             ],
+            Planted::ConfirmBeforeForce => worker(),
+            Planted::RemovalBeforeCheckpoint => {
+                [worker(), vec![lean("plan, journal bytes", "512", 95), lean("client 1, action", "gives back", 30)]]
+                    .concat()
+            }
+            Planted::LeaseWithoutOwner => {
+                [worker(), vec![lean("client *, action", "confirms what it does not have", 20)]].concat()
+            }
+            Planted::DeliveriesForgotten => {
+                [worker(), vec![lean("after write * of */queues/", "process killed", 15)]].concat()
+            }
+            Planted::ConfirmBeforeBurial => [
+                worker(),
+                vec![
+                    lean("plan, max deliveries", "1", 90),
+                    lean("client 1, action", "gives back", 30),
+                    lean("after write * of */queues/", "process killed", 15),
+                ],
+            ]
+            .concat(),
             Planted::NoTailCopy => [failing_forces(), vec![lean("force * of */log/", "fails", 20)]].concat(),
             Planted::SidecarBelieved => [
                 tiny_segments(),

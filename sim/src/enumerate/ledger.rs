@@ -4,7 +4,7 @@
 //! against what went before.
 
 use super::machine::ClientId;
-use super::workload;
+use super::workload::{self, Keeps};
 use crate::disk::StateHash;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -68,12 +68,13 @@ pub(super) struct View {
 
 impl View {
     /// Whether a recovery may come to this where the one that was not interrupted comes to `other`. A start that is being recorded, and that
-    /// nobody was told of, may still be the one before.
-    pub(super) fn is_as_good_as(&self, other: &View) -> bool {
-        let skipped = other.start.saturating_sub(self.start) as usize;
+    /// nobody was told of, may still be the one before; `is_later`: or more has become too old since.
+    pub(super) fn is_as_good_as(&self, other: &View, is_later: bool) -> bool {
+        let from = self.start.max(other.start);
+        let behind = |view: &View| view.log.get((from - view.start) as usize..).map(<[Payload]>::to_vec);
         self.is_gone == other.is_gone
-            && self.start <= other.start
-            && self.log.get(skipped..) == Some(&other.log)
+            && (self.start <= other.start || is_later)
+            && behind(self) == behind(other)
             && self.committed == other.committed
     }
 
@@ -82,7 +83,7 @@ impl View {
         self.log.get(offset.checked_sub(self.start)? as usize)
     }
 
-    fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.start + self.log.len() as u64
     }
 
@@ -118,9 +119,20 @@ pub(super) struct Ledger {
     /// The end of what each consumer was sent.
     delivered: BTreeMap<(ClientId, &'static str), u64>,
     a_force_failed: bool,
-    /// The highest start that was answered, and that was asked for.
+    /// The highest start that a client was told of, and that was asked for.
     purged: u64,
     purge_asked: u64,
+    /// What a policy has to keep, for which groups.
+    keeps: Option<Keeps>,
+    groups: &'static [&'static str],
+    /// A topic that is full refuses messages.
+    may_refuse: bool,
+    /// Those that it has refused: never to be seen (P11).
+    refused: BTreeSet<Payload>,
+    /// When each message was sent; the wall clock, and the latest that it has shown.
+    sent_ms: BTreeMap<Payload, i64>,
+    clock_ms: i64,
+    clock_ms_max: i64,
     /// What was sent to a topic that was deleted since: never to be seen again (P12).
     dead: BTreeSet<Payload>,
     /// A DELETE of the topic, or no answer to its CREATE: it need not be there.
@@ -134,6 +146,17 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
+    /// Of a workload in which nothing has happened.
+    pub(super) fn new(keeps: Keeps, groups: &'static [&'static str], may_refuse: bool) -> Ledger {
+        Ledger { keeps: Some(keeps), groups, may_refuse, ..Ledger::default() }
+    }
+
+    /// The wall clock is shown to the broker.
+    pub(super) fn clock_shows(&mut self, wall_ms: i64) {
+        self.clock_ms = wall_ms;
+        self.clock_ms_max = self.clock_ms_max.max(wall_ms);
+    }
+
     /// A client is about to send these requests, one a line. Groups must be among `groups`.
     pub(super) fn note(&mut self, client: ClientId, requests: &str, groups: &[&'static str]) {
         for request in requests.lines() {
@@ -142,6 +165,7 @@ impl Ledger {
             if let Some([id, _, payload]) = workload::with_id(request) {
                 let payload: Payload = payload.into();
                 self.sent.insert(payload.clone());
+                self.sent_ms.entry(payload.clone()).or_insert(self.clock_ms);
                 let known = self.ids.entry(id.into()).or_insert_with(|| payload.clone());
                 assert_eq!(*known, payload, "an id names one payload");
                 self.waiting.entry(client).or_default().push_back(Ask::Publish(vec![payload]));
@@ -201,6 +225,7 @@ impl Ledger {
     fn sent(&mut self, payload: &str) -> Payload {
         let payload: Payload = payload.into();
         assert!(self.sent.insert(payload.clone()), "each payload is sent once: {payload}");
+        self.sent_ms.insert(payload.clone(), self.clock_ms);
         payload
     }
 
@@ -238,6 +263,24 @@ impl Ledger {
         &self.view
     }
 
+    /// Whether a message was refused.
+    pub(super) fn has_refused(&self, payload: &str) -> bool {
+        self.refused.contains(payload)
+    }
+
+    /// Whether a later process may find more to be too old.
+    pub(super) fn keeps_by_time(&self) -> bool {
+        matches!(self.keeps, Some(Keeps::Ms(_)))
+    }
+
+    /// The log as the last READ has shown it begins here.
+    pub(super) fn begins(&self, start: u64) -> Result<(), Broken> {
+        if self.view.start == start {
+            return Ok(());
+        }
+        Err(Broken::new("P12", format!("the log begins at {}, and should at {start}", self.view.start)))
+    }
+
     /// Whether a topic's settings were to be changed.
     pub(super) fn has_altered(&self) -> bool {
         self.asked.contains_key(SETTING)
@@ -273,6 +316,10 @@ impl Ledger {
         hash.number(self.purge_asked);
         hash.number(u64::from(self.may_be_gone));
         hash.number(self.dead.len() as u64);
+        hash.number(self.refused.len() as u64);
+        if self.keeps_by_time() {
+            self.sent_ms.keys().for_each(|payload| hash.number(u64::from(self.is_young(payload))));
+        }
     }
 
     /// A line of a reply has come.
@@ -303,6 +350,7 @@ impl Ledger {
                     return Err(Broken::new("P2", format!("a READ from 0 was told of {gap:?} and then of {first:?}")));
                 }
                 (self.view.start, self.view.is_gone) = (start, false);
+                self.purged = self.purged.max(start);
                 self.view.log = reply.into_iter().map(|(_, payload)| payload).collect();
             }
             (Ask::ReadOne(offset), ["END", ..]) => {
@@ -392,6 +440,9 @@ impl Ledger {
             }
             (Ask::Status, ["STATUS", ..]) => self.status(line)?,
             (Ask::DeleteGroup(_), ["ERR", "NO_GROUP", _]) => {}
+            (Ask::Publish(payloads), ["ERR", "OVER_CAPACITY", _]) if self.may_refuse => {
+                self.refused.extend(payloads.iter().cloned());
+            }
             (_, ["ERR", "HALTED" | "STOPPING", _]) | (Ask::Ack(..), ["ERR", "NOT_DELIVERED", _]) => {}
             (_, ["ERR", code, _]) => {
                 let promise = if *code == "CORRUPT" { "P7" } else { "P6" };
@@ -426,7 +477,8 @@ impl Ledger {
             }
         }
         if view.start < self.purged {
-            let what = format!("PURGED {} was answered, and the log begins at {}", self.purged, view.start);
+            let what =
+                format!("what is below {} was told to be gone, and the log begins at {}", self.purged, view.start);
             return Err(Broken::new("P12", what));
         }
         for (id, payload) in &self.ids {
@@ -496,6 +548,9 @@ impl Ledger {
         if self.dead.contains(&payload) {
             return Err(Broken::new("P12", format!("{payload:?} is back from a topic that was deleted")));
         }
+        if self.refused.contains(&payload) {
+            return Err(Broken::new("P11", format!("{payload:?} was refused, and is delivered at offset {offset}")));
+        }
         if self.gap.is_some_and(|(_, next)| self.reply.is_empty() && next != offset) {
             return Err(Broken::new("P2", format!("{:?} are gone, and then offset {offset} was delivered", self.gap)));
         }
@@ -530,11 +585,26 @@ impl Ledger {
     }
 
     fn begins_at(&self, start: u64) -> Result<(), Broken> {
-        if start > self.purge_asked {
-            let what = format!("the log begins at {start}, and nothing above {} was to go", self.purge_asked);
+        let asked = |group: &&str| self.asked.get(*group).copied().unwrap_or(0);
+        let mut known = self.durable.iter().chain(&self.written).chain(&self.seen);
+        let may_go = match self.keeps {
+            None | Some(Keeps::All) => false,
+            Some(Keeps::Unconsumed) => self.groups.iter().all(|group| start <= asked(group)),
+            Some(Keeps::Ms(_)) => !known.any(|(offset, payload)| *offset < start && self.is_young(payload)),
+            Some(Keeps::Last(count)) => start + count <= self.sent.len() as u64,
+        };
+        if start > self.purge_asked && !may_go {
+            let what =
+                format!("the log begins at {start}; {} was asked for, and {:?} is kept", self.purge_asked, self.keeps);
             return Err(Broken::new("P12", what));
         }
         Ok(())
+    }
+
+    /// Whether no clock has shown yet that a message is older than it may be.
+    fn is_young(&self, payload: &Payload) -> bool {
+        let Some(Keeps::Ms(ms)) = self.keeps else { return false };
+        self.sent_ms.get(payload).is_some_and(|sent| self.clock_ms_max - sent <= ms)
     }
 
     /// The topic is gone: nothing of it may ever be seen again, and nothing is promised of it.

@@ -52,10 +52,10 @@ impl Observer for Blind {
 }
 
 impl Machine {
-    /// A process that was just started on a disk, `restarts` times after the first.
-    pub(super) fn boot(config: &Config, disk: SimDisk, restarts: u64) -> Machine {
+    /// A process that was just started on a disk, so much after the first one of its run.
+    pub(super) fn boot(config: &Config, disk: SimDisk, after_ms: i64) -> Machine {
         // The same moment whatever the effect was at which the last process ended: then states can be told by their bytes.
-        let now = Now { monotonic_ns: 1_000_000_000, wall_ms: 1_700_000_000_000 + 60_000 * restarts as i64 };
+        let now = Now { monotonic_ns: 1_000_000_000, wall_ms: 1_700_000_000_000 + after_ms };
         Machine {
             broker: Broker::new(config.clone()).expect("a workload has a valid configuration"),
             disk,
@@ -68,6 +68,11 @@ impl Machine {
             ops: 0,
             fault: None,
         }
+    }
+
+    /// What the wall clock shows.
+    pub(super) fn wall_ms(&self) -> i64 {
+        self.now.wall_ms
     }
 
     /// A client sends something; it connects first if it is new.
@@ -117,13 +122,20 @@ impl Machine {
 
     /// Lets time pass, and wakes the broker when it wants to be.
     pub(super) fn advance(&mut self, ms: u64, ledger: &mut Ledger, observer: &mut dyn Observer) -> Result<(), Broken> {
-        let end = self.now.monotonic_ns + ms * 1_000_000;
-        while let Some(wake) = self.broker.next_wake().filter(|wake| *wake <= end) {
-            self.now.monotonic_ns = wake.max(self.now.monotonic_ns);
+        let begin = self.now;
+        let end_ns = begin.monotonic_ns + ms * 1_000_000;
+        let at = |ns: u64| {
+            let wall_ms = begin.wall_ms + ((ns - begin.monotonic_ns) / 1_000_000) as i64;
+            Now { monotonic_ns: ns, wall_ms }
+        };
+        while let Some(wake) = self.broker.next_wake().filter(|wake| *wake <= end_ns) {
+            self.now = at(wake.max(self.now.monotonic_ns));
+            ledger.clock_shows(self.now.wall_ms);
             self.events.push_back(Event::Wake);
             self.run(ledger, observer, usize::MAX)?;
         }
-        self.now.monotonic_ns = end;
+        self.now = at(end_ns);
+        ledger.clock_shows(self.now.wall_ms);
         Ok(())
     }
 

@@ -19,6 +19,7 @@
 //! - A recovery that was interrupted comes to the same end as the one that was not (P9).
 //! - Where a bit rots after the crash: the start is refused and changes nothing, or nothing promised is missing (P7).
 //! - What was published with an id is repeated, and stands once (P16).
+//! - What a client was told to be gone never comes back, what a policy keeps stays, what was refused is nowhere (P11, P12).
 //! - The broker takes another message, and a repeated ACK is answered from what will survive (P3, P5).
 
 mod ledger;
@@ -33,6 +34,7 @@ use ledger::{Ledger, View};
 use machine::{Blind, Machine, Observer, changes_something, in_words};
 use plimsoll_core::config::Config;
 use plimsoll_core::effect::{EffectId, HaltKind};
+use plimsoll_core::settings::Setting;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -326,7 +328,10 @@ impl<'a> Search<'a> {
             ..Options::new(workload.profile)
         };
         let mut machine = Machine::boot(&self.config, SimDisk::new(options), 0);
-        let mut ledger = Ledger::default();
+        let may_refuse = self.config.topic_defaults.get(Setting::CapacityBytes).is_some()
+            && self.config.topic_defaults.get(Setting::OnFull) == Some(0);
+        let mut ledger = Ledger::new(workload.keeps, workload.groups, may_refuse);
+        ledger.clock_shows(machine.wall_ms());
         if let Some(before) = workload.before {
             machine.run(&mut ledger, &mut Blind, usize::MAX)?;
             self.steps(before, &mut machine, &mut ledger, &mut Blind)?;
@@ -380,11 +385,13 @@ impl<'a> Search<'a> {
                     boots += 1;
                     let mut disk = machine.disk.clone();
                     disk.kill(&mut Replay::new([]));
-                    let ops = machine.ops;
-                    *machine = Machine::boot(&self.config, disk, boots);
-                    machine.ops = ops;
+                    let (ops, fault) = (machine.ops, machine.fault);
+                    *machine = Machine::boot(&self.config, disk, boots * self.workload.restart_ms);
+                    (machine.ops, machine.fault) = (ops, fault);
                     *ledger = ledger.restarted(false);
+                    ledger.clock_shows(machine.wall_ms());
                 }
+                Step::Begins(start) => ledger.begins(start)?,
             }
         }
         Ok(())
@@ -425,8 +432,9 @@ impl<'a> Search<'a> {
         observer: &mut dyn Observer,
     ) -> Result<View, Broken> {
         let attempt = catch_unwind(AssertUnwindSafe(|| {
-            let mut machine = Machine::boot(&self.config, left.clone(), depth as u64);
+            let mut machine = Machine::boot(&self.config, left.clone(), depth as i64 * self.workload.restart_ms);
             let mut ledger = ledger.clone();
+            ledger.clock_shows(machine.wall_ms());
             let recovered = self.session(&mut machine, &mut ledger, expected, depth, observer);
             if observer.counts() {
                 self.count_ops(depth, machine.ops);
@@ -499,7 +507,8 @@ impl<'a> Search<'a> {
             }
         }
         let view = View { is_gone, ..ledger.view().clone() };
-        if let Some(expected) = expected.filter(|expected| !view.is_as_good_as(expected)) {
+        let is_later = ledger.keeps_by_time();
+        if let Some(expected) = expected.filter(|expected| !view.is_as_good_as(expected, is_later)) {
             let what = format!("the recovery that was not interrupted came to {expected:?}, this one to {view:?}");
             return Err(Broken::new("P9", what));
         }
@@ -511,7 +520,17 @@ impl<'a> Search<'a> {
         // Whatever became of it: what has an id is stored once (P16).
         let repeated = ledger.repeated();
         ask(machine, ledger, &repeated)?;
-        ask(machine, ledger, &format!("PUB DURABLE after-restart-{depth}\n"))?;
+        let message = format!("after-restart-{depth}");
+        ask(machine, ledger, &format!("PUB DURABLE {message}\n"))?;
+        if ledger.has_refused(&message) {
+            // A purge makes room.
+            let message = format!("after-purge-{depth}");
+            ask(machine, ledger, &format!("PURGE {}\n", view.end()))?;
+            ask(machine, ledger, &format!("PUB DURABLE {message}\n"))?;
+            if ledger.has_refused(&message) {
+                return Err(Broken::new("P12", "everything was purged, and there is no room for a message"));
+            }
+        }
         ask(machine, ledger, "READ 0 1000\nSTATUS\n")?;
         ledger.check_view(&[])?;
         Ok(view)

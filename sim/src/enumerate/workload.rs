@@ -23,8 +23,23 @@ pub(super) enum Step {
     Stop,
     /// Another process, with everything that the one before left in the page cache.
     Restart,
+    /// Nothing happens, and the log as the last READ has shown it begins here.
+    Begins(u64),
 }
-use Step::{Effects, Ms, Quiet, Restart, Send, Stop};
+use Step::{Begins, Effects, Ms, Quiet, Restart, Send, Stop};
+
+/// What a retention policy has to keep, besides what a PURGE does (P12).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Keeps {
+    /// Everything.
+    All,
+    /// What some group of the workload has not acknowledged.
+    Unconsumed,
+    /// What was published in the last milliseconds, by the latest that any clock has shown.
+    Ms(i64),
+    /// The last messages, so many of them.
+    Last(u64),
+}
 
 /// A session of clients with a broker, and the disk that it happens on.
 #[derive(Debug)]
@@ -44,6 +59,9 @@ pub struct Workload {
     pub(super) groups: &'static [&'static str],
     /// The topic that is read back and written to after a crash.
     pub(super) topic: &'static str,
+    pub(super) keeps: Keeps,
+    /// How far apart the wall clock finds the beginnings of two processes that follow each other.
+    pub(super) restart_ms: i64,
     /// Each force in turn fails, in each way of the profile.
     pub(super) forces_fail: bool,
     /// After each crash with nothing under way each byte on the disk rots in turn.
@@ -61,6 +79,8 @@ const PLAIN: Workload = Workload {
     steps: &[],
     groups: &[],
     topic: "default",
+    keeps: Keeps::All,
+    restart_ms: 60_000,
     forces_fail: false,
     rots: false,
 };
@@ -100,6 +120,30 @@ fn flushed_later() -> Config {
     config
 }
 
+fn consumed() -> Config {
+    let mut config = tiny();
+    config.topic_defaults.set(Setting::RetainConsumed, Some(1));
+    config
+}
+
+/// How long messages are kept in [`aged`].
+const AGE_MS: u64 = 1000;
+
+fn aged() -> Config {
+    let mut config = Config { idle_anchor_ms: 10_000, ..roomy() };
+    config.topic_defaults.set(Setting::RetainMs, Some(AGE_MS));
+    config.topic_defaults.set(Setting::RollMs, Some(400));
+    config
+}
+
+/// Four frames of 150 bytes and a little more.
+fn full(drops: bool) -> Config {
+    let mut config = tiny();
+    config.topic_defaults.set(Setting::CapacityBytes, Some(900));
+    config.topic_defaults.set(Setting::OnFull, Some(u64::from(drops)));
+    config
+}
+
 fn padded() -> Config {
     Config { pad_forces: 512, ..roomy() }
 }
@@ -112,7 +156,7 @@ const CHANGES: &[Step] = &[
 ];
 
 /// All of them, in the order in which they are run.
-pub static WORKLOADS: [Workload; 21] = [
+pub static WORKLOADS: [Workload; 26] = [
     Workload {
         name: "levels",
         about: "publish at mixed levels with group commit, readers at the line",
@@ -338,6 +382,94 @@ pub static WORKLOADS: [Workload; 21] = [
             Quiet,
         ],
         groups: &["g"],
+        ..PLAIN
+    },
+    Workload {
+        name: "purge-failed-force",
+        about: "a process is killed while a start is being recorded, and each force of the recovery fails once, in each way",
+        depth: 1,
+        sector_bytes: 4096,
+        before: Some(&[Send(0, "PUB DURABLE m0*300\nPUB DURABLE m1*300\n"), Quiet, Send(0, "PURGE 1\n"), Effects(1)]),
+        steps: &[Restart, Quiet, Restart, Quiet],
+        forces_fail: true,
+        ..PLAIN
+    },
+    Workload {
+        name: "retain-consumed",
+        about: "what two groups have acknowledged goes, and not what one of them has",
+        config: consumed,
+        before: Some(&[
+            Send(0, "PUB DURABLE m0*190\nPUB DURABLE m1*190\nPUB DURABLE m2*190\n"),
+            Quiet,
+            Send(1, "FETCH g 100 0\nACK g 0\nFETCH h 100 0\nACK h 0\n"),
+            Quiet,
+        ]),
+        steps: &[
+            Send(1, "ACK g 2\n"),
+            Quiet,
+            Send(1, "ACK h 1\n"),
+            Effects(4),
+            Send(0, "PUB DURABLE d1*190\n"),
+            Quiet,
+            Send(2, "READ 0 100\n"),
+            Quiet,
+            Begins(2),
+        ],
+        groups: &["g", "h"],
+        keeps: Keeps::Unconsumed,
+        ..PLAIN
+    },
+    Workload {
+        name: "retain-age",
+        about: "a segment is closed for its age, and goes when its last message is too old, and no younger one goes",
+        config: aged,
+        before: Some(&[Send(0, "PUB DURABLE m0\n"), Quiet]),
+        steps: &[
+            Ms(450),
+            Send(0, "PUB DURABLE d1\n"),
+            Quiet,
+            Ms(700),
+            Send(1, "READ 0 100\n"),
+            Quiet,
+            Begins(1),
+            Send(0, "PUB ACCEPTED a1\n"),
+            Quiet,
+        ],
+        keeps: Keeps::Ms(AGE_MS as i64),
+        // Then the second message is too young to go, and a process later it may.
+        restart_ms: 1300,
+        ..PLAIN
+    },
+    Workload {
+        name: "drop-oldest",
+        about: "a topic that is full drops its oldest segment for a new message, and no more than that",
+        config: || full(true),
+        before: Some(&[Send(0, "PUB DURABLE m0*150\nPUB DURABLE m1*150\nPUB DURABLE m2*150\n"), Quiet]),
+        steps: &[
+            Send(0, "PUB DURABLE d1*150\nPUB WRITTEN w1*150\n"),
+            Send(1, "PUB DURABLE d2*150\n"),
+            Quiet,
+            Send(2, "READ 0 100\n"),
+            Quiet,
+            Begins(2),
+        ],
+        keeps: Keeps::Last(4),
+        ..PLAIN
+    },
+    Workload {
+        name: "reject",
+        about: "a topic that is full refuses messages, nothing of them is stored, and a PURGE makes room",
+        config: || full(false),
+        before: Some(&[Send(0, "PUB DURABLE m0*150\nPUB DURABLE m1*150\nPUB DURABLE m2*150\n"), Quiet]),
+        steps: &[
+            Send(0, "PUB DURABLE d1*150\nPUB DURABLE d2*150\n"),
+            Send(1, "PUB WRITTEN w1*150\n"),
+            Quiet,
+            Send(0, "PURGE 2\n"),
+            Effects(3),
+            Send(0, "PUB DURABLE d3*150\n"),
+            Quiet,
+        ],
         ..PLAIN
     },
     Workload {

@@ -6,6 +6,7 @@ use crate::checker::Ask;
 use crate::model::{Attempt, broken};
 use crate::reply::Seen;
 use plimsoll_core::effect::ConnectionId;
+use plimsoll_core::layout;
 use std::collections::VecDeque;
 
 /// What comes after each round of reading.
@@ -31,6 +32,12 @@ enum Task {
     SeekTime { topic: String, which: Stamp },
     /// FETCH to the end, acknowledging.
     FetchOn { topic: String, group: String },
+    /// RESERVE until there is nothing, confirming all of it.
+    Drain { topic: String, queue: String, tries: u32 },
+    /// Whether that was all.
+    IsEmpty { topic: String, queue: String, tries: u32 },
+    /// READ of the dead letters, to the end.
+    Letters { topic: String, offset: u64 },
     /// What has an id and was stored is not stored again (P16).
     Repeat { first: usize },
     /// Publishing works: with the disk free again, too (P11).
@@ -131,6 +138,20 @@ impl World {
                 let ask = Ask::Fetch { group: group.clone(), max: 40 };
                 self.ask_audit(connection, &topic, ask, format!("FETCH @{topic} {group} 40 0\n"));
             }
+            Task::Drain { topic, queue, .. } => {
+                let line = format!("RESERVE @{topic} {queue} 40 0 60000 META\n");
+                let ask = Ask::Reserve { queue, max: 40, wait_ms: 0, lease_ms: 60_000 };
+                self.ask_audit(connection, &topic, ask, line);
+            }
+            Task::IsEmpty { topic, queue, .. } => {
+                let line = format!("PENDING @{topic} {queue}\n");
+                self.ask_audit(connection, &topic, Ask::Pending { queue, from: 0, max: 1000 }, line);
+                self.ask_audit(connection, &topic, Ask::Queues, format!("QUEUES @{topic}\n"));
+            }
+            Task::Letters { topic, offset } => {
+                let line = format!("READ @{} {offset} 50 META\n", layout::dead_letters(&topic));
+                self.ask_audit(connection, &topic, Ask::Letters { offset, max: 50 }, line);
+            }
             Task::Repeat { first } => {
                 let topic = self.checker.model.attempts[first].topic.clone();
                 let request = self.publish_request(first, "DURABLE", true);
@@ -155,12 +176,15 @@ impl World {
         if self.checker.damaged {
             tasks.clear();
         }
-        for (topic, log) in &self.checker.model.logs {
+        // What is among the dead letters was published elsewhere: they are read with the topic that they come from.
+        let logs = self.checker.model.logs.iter().filter(|(topic, _)| !layout::is_of_dead_letters(topic));
+        for (topic, log) in logs {
+            let topic = topic.clone();
+            // One that was deleted is not to be there any more.
+            tasks.push_back(Task::Look { topic: topic.clone() });
             if !log.exists {
                 continue;
             }
-            let topic = topic.clone();
-            tasks.push_back(Task::Look { topic: topic.clone() });
             tasks.push_back(Task::ReadOn { topic: topic.clone(), offset: 0 });
             for which in [Stamp::Middle, Stamp::AfterMiddle, Stamp::Newest, Stamp::AfterAll] {
                 tasks.push_back(Task::SeekTime { topic: topic.clone(), which });
@@ -169,8 +193,28 @@ impl World {
             for group in &self.plan.groups {
                 tasks.push_back(Task::FetchOn { topic: topic.clone(), group: group.clone() });
             }
+            for queue in self.checker.queues_of(&topic) {
+                tasks.push_back(Task::Drain { topic: topic.clone(), queue, tries: 0 });
+            }
+            if !self.plan.queues.is_empty() {
+                tasks.push_back(Task::Letters { topic, offset: 0 });
+            }
         }
         self.audit.tasks = tasks;
+    }
+
+    fn topic_of(&self, task: &Task) -> String {
+        match task {
+            Task::Repeat { first } => self.checker.model.attempts[*first].topic.clone(),
+            Task::Look { topic }
+            | Task::ReadOn { topic, .. }
+            | Task::SeekTime { topic, .. }
+            | Task::FetchOn { topic, .. }
+            | Task::Drain { topic, .. }
+            | Task::IsEmpty { topic, .. }
+            | Task::Letters { topic, .. }
+            | Task::Publish { topic, .. } => topic.clone(),
+        }
     }
 
     /// A time, and the first offset in the order of offsets whose message was stamped then or later: the clock may have stepped back.
@@ -243,8 +287,50 @@ impl World {
                     return Ok(());
                 }
             }
-            // The topic was never made, or what is not known has no room.
-            (Some(Task::Repeat { .. }), Seen::Error(code)) if code == "NO_TOPIC" || code == "OVER_CAPACITY" => {}
+            (Some(Task::Drain { topic, queue, tries }), Seen::Messages(delivery)) => {
+                let offsets: Vec<u64> = delivery.messages.iter().map(|message| message.offset).collect();
+                if offsets.is_empty() {
+                    self.audit.tasks.push_front(Task::IsEmpty { topic, queue, tries });
+                } else if let Some(connection) = self.audit.connection {
+                    let next = Task::Drain { topic: topic.clone(), queue: queue.clone(), tries };
+                    self.audit.tasks.push_front(next);
+                    // Its answer comes before the next RESERVE is sent.
+                    self.audit.tasks.push_front(Task::Look { topic: topic.clone() });
+                    let words: String = offsets.iter().map(|offset| format!(" {offset}")).collect();
+                    let mut sorted = offsets;
+                    sorted.sort_unstable();
+                    let line = format!("CONFIRM @{topic} {queue}{words}\n");
+                    self.ask_audit(connection, &topic, Ask::Confirm { queue, offsets: sorted }, line);
+                    return Ok(());
+                }
+            }
+            // A delay goes on, or somebody is on the way to the dead letters.
+            (Some(Task::IsEmpty { topic, queue, tries }), Seen::Lines(_))
+                if !self.checker.is_drained(&topic, &queue) && tries < 60 =>
+            {
+                wait_ns = SECONDS;
+                self.audit.tasks.push_front(Task::Drain { topic, queue, tries: tries + 1 });
+            }
+            (Some(Task::Letters { topic, .. }), Seen::Messages(delivery)) => {
+                if let Some(next) = delivery.next() {
+                    self.audit.tasks.push_front(Task::Letters { topic, offset: next });
+                }
+            }
+            (Some(Task::Letters { .. }), Seen::Error(code)) if code == "NO_TOPIC" => {}
+            // As many are pending as may be, and they are not due yet, or on the way to the dead letters.
+            (Some(Task::Drain { topic, queue, tries }), Seen::Error(code)) if code == "QUEUE_FULL" && tries < 60 => {
+                wait_ns = SECONDS;
+                self.audit.tasks.push_front(Task::Drain { topic, queue, tries: tries + 1 });
+            }
+            // What is not known has no room.
+            (Some(Task::Repeat { .. }), Seen::Error(code)) if code == "OVER_CAPACITY" => {}
+            // The topic was never made. Or somebody has left who wanted it deleted, and that happens only now.
+            (Some(task), Seen::Error(code)) if code == "NO_TOPIC" => {
+                let gone = self.topic_of(&task);
+                let mut tasks = std::mem::take(&mut self.audit.tasks);
+                tasks.retain(|task| self.topic_of(task) != gone);
+                self.audit.tasks = tasks;
+            }
             (Some(task @ Task::Repeat { .. }), Seen::Error(code)) if code == "DISK_FULL" || code == "QUEUE_FULL" => {
                 wait_ns = SECONDS;
                 self.audit.tasks.push_front(task);

@@ -25,6 +25,8 @@ pub(super) struct Client {
     acks_again: VecDeque<(String, String, u64)>,
     /// The highest offset delivered on this connection, by topic and group.
     delivered: BTreeMap<(String, String), u64>,
+    /// What this connection has reserved, as far as it knows, by topic and work queue.
+    reserved: BTreeMap<(String, String), Vec<u64>>,
     /// It sends no more on this connection.
     ended: bool,
     done: bool,
@@ -35,6 +37,7 @@ enum Flight {
     Publish(Message),
     Fetch(String, String),
     Ack(String, String, u64),
+    Reserve(String, String),
     Other,
 }
 
@@ -63,6 +66,7 @@ impl Client {
             again: VecDeque::new(),
             acks_again: VecDeque::new(),
             delivered: BTreeMap::new(),
+            reserved: BTreeMap::new(),
             ended: false,
             done: false,
         }
@@ -81,7 +85,7 @@ impl Client {
 }
 
 /// What a client may do: the words, and how likely for a producer, a consumer, a reader, a rude client.
-const ACTIONS: [(&str, [u32; 4]); 33] = [
+const ACTIONS: [(&str, [u32; 4]); 48] = [
     ("rests", [2, 2, 2, 2]),
     ("publishes DURABLE", [30, 3, 3, 4]),
     ("publishes WRITTEN", [10, 1, 1, 2]),
@@ -116,12 +120,30 @@ const ACTIONS: [(&str, [u32; 4]); 33] = [
     ("acknowledges what it was not sent", [0, 2, 1, 3]),
     // In worlds that have it.
     ("purges", [6, 3, 6, 2]),
+    (DELETE, [2, 1, 1, 1]),
+    (ANEW, [5, 1, 2, 1]),
+    (DELETE_GROUP, [1, 5, 1, 1]),
+    ("reserves", [3, 45, 6, 6]),
+    ("reserves and waits", [1, 14, 2, 4]),
+    ("confirms all", [2, 25, 2, 2]),
+    ("confirms some", [1, 14, 1, 2]),
+    ("confirms one after the other", [1, 4, 1, 2]),
+    ("gives back", [1, 14, 1, 3]),
+    ("extends", [1, 6, 1, 2]),
+    ("confirms what it does not have", [0, 4, 1, 4]),
+    ("gives back what it does not have", [0, 2, 1, 3]),
+    ("steals", [0, 3, 1, 3]),
+    ("asks for what is pending", [1, 4, 6, 1]),
+    ("deletes a work queue", [0, 1, 0, 1]),
 ];
 
 /// In some worlds only.
 const BATCH: &str = "publishes a batch";
 const WITH_ID: &str = "publishes with an id";
 const REPEAT: &str = "repeats a publish";
+const DELETE: &str = "deletes a topic";
+const ANEW: &str = "makes a topic anew";
+const DELETE_GROUP: &str = "deletes a group";
 
 const LEVELS: [&str; 3] = ["DURABLE", "WRITTEN", "ACCEPTED"];
 
@@ -181,6 +203,8 @@ impl World {
             BATCH => self.plan.batches,
             WITH_ID | REPEAT => !self.plan.producers.is_empty(),
             "purges" => self.plan.purges,
+            DELETE | ANEW | DELETE_GROUP => self.plan.deletes,
+            action if of_queues(action) => !self.plan.queues.is_empty(),
             _ => true,
         };
         let weight = |(action, weights): &(&str, [u32; 4])| if exists(action) { weights[role] } else { 0 };
@@ -258,9 +282,25 @@ impl World {
                     format!("PURGE @{topic} {before}\n").into_bytes(),
                 );
             }
+            action if of_queues(action) => self.use_queue(number, connection, &what, action),
             "creates a topic" => {
                 let topic = self.topic(&what);
-                self.ask(number, connection, &topic, Ask::Create, format!("CREATE @{topic}\n").into_bytes());
+                self.create(number, connection, &topic);
+            }
+            DELETE => drop(self.delete(number, connection, &what)),
+            ANEW => {
+                let topic = self.delete(number, connection, &what);
+                self.create(number, connection, &topic);
+                let level = self.level(&what);
+                let (bytes, binary) = (self.plan.payload_bytes as usize, false);
+                let message = Message { topic, level, bytes, binary, batch: None, producer: None, sent: None };
+                self.publish(number, connection, message);
+            }
+            DELETE_GROUP => {
+                let (topic, group) = (self.topic(&what), self.group(&what));
+                self.clients[number].delivered.remove(&(topic.clone(), group.clone()));
+                let line = format!("DELETE @{topic} {group}\n").into_bytes();
+                self.ask(number, connection, &topic, Ask::DeleteGroup { group }, line);
             }
             "alters a topic" => {
                 let topic = self.topic(&what);
@@ -400,7 +440,8 @@ impl World {
     }
 
     fn publish(&mut self, number: usize, connection: ConnectionId, mut message: Message) {
-        let first = match message.sent {
+        // To a topic that was made anew everything is new.
+        let first = match message.sent.filter(|first| self.checker.model.is_current(*first)) {
             Some(first) => first,
             None => self.new_attempts(&message),
         };
@@ -503,6 +544,122 @@ impl World {
         self.request(number, connection, &topic, Ask::Fetch { group, max }, line.into_bytes(), flight);
     }
 
+    /// Does something with a work queue.
+    fn use_queue(&mut self, number: usize, connection: ConnectionId, what: &str, action: &str) {
+        match action {
+            "reserves" => self.reserve(number, connection, what, 0),
+            "reserves and waits" => self.reserve(number, connection, what, 30),
+            "confirms all" | "confirms some" | "confirms one after the other" | "gives back" | "extends" => {
+                let held: Vec<((String, String), Vec<u64>)> =
+                    self.clients[number].reserved.iter().map(|(key, all)| (key.clone(), all.clone())).collect();
+                if held.is_empty() {
+                    return;
+                }
+                let words = |picked: usize| format!("{} of {}", held[picked].0.1, held[picked].0.0);
+                let (key, all) = held[self.one_of(what, "queue", held.len(), &words)].clone();
+                // From the end: what was reserved last.
+                let some = [all.len(), 1, all.len().div_ceil(2)];
+                let picked =
+                    self.one_of(what, "which", some.len(), &|picked| ["all", "one", "half"][picked].to_owned());
+                let some = if action == "confirms all" { all.len() } else { some[picked] };
+                let (left, taken) = all.split_at(all.len() - some);
+                let keeps = action == "extends";
+                let entry = self.clients[number].reserved.entry(key.clone()).or_default();
+                *entry = if keeps { all.clone() } else { left.to_vec() };
+                if entry.is_empty() {
+                    self.clients[number].reserved.remove(&key);
+                }
+                match action {
+                    "gives back" => {
+                        let delays = [0, 20, 3000];
+                        let words = |picked: usize| format!("{} ms", delays[picked]);
+                        let delay_ms = delays[self.one_of(what, "delay", delays.len(), &words)];
+                        taken.iter().for_each(|offset| self.give_back(number, connection, &key, *offset, delay_ms));
+                    }
+                    "extends" => {
+                        let lease_ms = self.lease(what);
+                        for offset in taken {
+                            let (topic, queue) = key.clone();
+                            let line = format!("EXTEND @{topic} {queue} {offset} {lease_ms}\n");
+                            let ask = Ask::Extend { queue, offset: *offset, lease_ms };
+                            self.ask(number, connection, &topic, ask, line.into_bytes());
+                        }
+                    }
+                    "confirms one after the other" => {
+                        taken.iter().for_each(|offset| self.confirm(number, connection, &key, vec![*offset]));
+                    }
+                    _ => self.confirm(number, connection, &key, taken.to_vec()),
+                }
+            }
+            "confirms what it does not have" => {
+                let key = (self.topic(what), self.queue(what));
+                let mut offsets = vec![self.offset(what, &key.0)];
+                offsets.extend(self.clients[number].reserved.get(&key).and_then(|all| all.last()));
+                self.confirm(number, connection, &key, offsets);
+            }
+            "gives back what it does not have" => {
+                let key = (self.topic(what), self.queue(what));
+                let offset = self.offset(what, &key.0);
+                self.give_back(number, connection, &key, offset, 0);
+            }
+            "steals" => {
+                let (topic, queue) = (self.topic(what), self.queue(what));
+                let offset = self.offset(what, &topic);
+                let line = format!("STEAL @{topic} {queue} {offset}\n");
+                self.ask(number, connection, &topic, Ask::Steal { queue, offset }, line.into_bytes());
+            }
+            "asks for what is pending" => {
+                let (topic, queue) = (self.topic(what), self.queue(what));
+                self.ask(number, connection, &topic, Ask::Queues, format!("QUEUES @{topic}\n").into_bytes());
+                let (from, max) = (self.offset(what, &topic), self.maximum(what));
+                for (from, max) in [(0, 1000), (from, max)] {
+                    let line = format!("PENDING @{topic} {queue} {from} {max}\n");
+                    let ask = Ask::Pending { queue: queue.clone(), from, max };
+                    self.ask(number, connection, &topic, ask, line.into_bytes());
+                }
+            }
+            _ => {
+                let (topic, queue) = (self.topic(what), self.queue(what));
+                let line = format!("DELETE @{topic} {queue}\n");
+                self.ask(number, connection, &topic, Ask::DeleteQueue { queue }, line.into_bytes());
+            }
+        }
+    }
+
+    fn reserve(&mut self, number: usize, connection: ConnectionId, what: &str, wait_ms: u64) {
+        let (topic, queue, max, lease_ms) = (self.topic(what), self.queue(what), self.maximum(what), self.lease(what));
+        let meta = if self.one_of(what, "meta", 2, &yes_or_no) == 0 { " META" } else { "" };
+        let line = format!("RESERVE @{topic} {queue} {max} {wait_ms} {lease_ms}{meta}\n");
+        let flight = Flight::Reserve(topic.clone(), queue.clone());
+        // No longer than the broker lets it wait, nor than until it is told that no more is coming.
+        let wait_ms = wait_ms.min(self.plan.config.fetch_wait_ms_max);
+        let ask = Ask::Reserve { queue, max, wait_ms, lease_ms };
+        self.request(number, connection, &topic, ask, line.into_bytes(), flight);
+    }
+
+    fn confirm(&mut self, number: usize, connection: ConnectionId, key: &(String, String), mut offsets: Vec<u64>) {
+        offsets.sort_unstable();
+        offsets.dedup();
+        let (topic, queue) = key.clone();
+        let words: String = offsets.iter().map(|offset| format!(" {offset}")).collect();
+        let line = format!("CONFIRM @{topic} {queue}{words}\n");
+        self.ask(number, connection, &topic, Ask::Confirm { queue, offsets }, line.into_bytes());
+    }
+
+    fn give_back(
+        &mut self,
+        number: usize,
+        connection: ConnectionId,
+        key: &(String, String),
+        offset: u64,
+        delay_ms: u64,
+    ) {
+        let (topic, queue) = key.clone();
+        let delay = if delay_ms > 0 { format!(" {delay_ms}") } else { String::new() };
+        let line = format!("ABORT @{topic} {queue} {offset}{delay}\n");
+        self.ask(number, connection, &topic, Ask::Abort { queue, offset, delay_ms }, line.into_bytes());
+    }
+
     fn acknowledge(&mut self, number: usize, connection: ConnectionId, what: &str, first: bool) {
         let held: Vec<((String, String), u64)> =
             self.clients[number].delivered.iter().map(|(key, last)| (key.clone(), *last)).collect();
@@ -541,6 +698,22 @@ impl World {
         self.clients[number].delivered.remove(&(topic.clone(), group.clone()));
         let line = format!("SEEK @{topic} {group} {word}\n");
         self.ask(number, connection, &topic, Ask::Seek { group, to }, line.into_bytes());
+    }
+
+    fn create(&mut self, number: usize, connection: ConnectionId, topic: &str) {
+        self.ask(number, connection, topic, Ask::Create, format!("CREATE @{topic}\n").into_bytes());
+    }
+
+    /// Asks for a topic to be deleted, and says which.
+    fn delete(&mut self, number: usize, connection: ConnectionId, what: &str) -> String {
+        // Nearly always one that can be.
+        let (default, others) = self.plan.topics.split_first().expect("there is a default topic");
+        let mut topics = [others, others, others, others].concat();
+        topics.push(default.clone());
+        let topic = topics[self.one_of(what, "topic", topics.len(), &|picked| topics[picked].clone())].clone();
+        let ask = if topic == self.plan.topics[0] { Ask::Wrong(&["BAD_REQUEST"]) } else { Ask::Delete };
+        self.ask(number, connection, &topic, ask, format!("DELETE @{topic}\n").into_bytes());
+        topic
     }
 
     fn garbage(&mut self, number: usize, connection: ConnectionId, what: &str) {
@@ -605,6 +778,19 @@ impl World {
         groups[self.one_of(what, "group", groups.len(), &|picked| groups[picked].clone())].clone()
     }
 
+    fn queue(&mut self, what: &str) -> String {
+        let queues = self.plan.queues.clone();
+        // A tape that was made smaller may ask for one in a world without work queues.
+        let words = |picked: usize| queues[picked].clone();
+        let picked = if queues.is_empty() { 0 } else { self.one_of(what, "queue", queues.len(), &words) };
+        queues.get(picked).cloned().unwrap_or("q0".to_owned())
+    }
+
+    fn lease(&mut self, what: &str) -> u64 {
+        let leases = [60_000, 1, 40, 1000];
+        leases[self.one_of(what, "lease", leases.len(), &|picked| format!("{} ms", leases[picked]))]
+    }
+
     fn maximum(&mut self, what: &str) -> u64 {
         let maxima = [10, 1, 3, 1000];
         maxima[self.one_of(what, "most", maxima.len(), &|picked| maxima[picked].to_string())]
@@ -628,6 +814,13 @@ impl World {
                     client.delivered.insert((topic, group), next - 1);
                 }
             }
+            (Some(Flight::Reserve(topic, queue)), Seen::Messages(delivery)) if !delivery.messages.is_empty() => {
+                let offsets = delivery.messages.iter().map(|message| message.offset);
+                let reserved = client.reserved.entry((topic, queue)).or_default();
+                reserved.extend(offsets);
+                reserved.sort_unstable();
+                reserved.dedup();
+            }
             // It tries again, but not for ever.
             (Some(Flight::Publish(message)), Seen::Error(code))
                 if (code == "QUEUE_FULL" || code == "DISK_FULL") && client.again.len() < 4 =>
@@ -647,6 +840,7 @@ impl World {
         client.connection = None;
         client.ended = false;
         client.delivered.clear();
+        client.reserved.clear();
         for flight in std::mem::take(&mut client.in_flight) {
             match flight {
                 Flight::Publish(message) if client.again.len() < 20 => client.again.push_back(message),
@@ -689,6 +883,12 @@ impl World {
             self.in_this_life(self.now_ns, Todo::ResetNow(connection));
         }
     }
+}
+
+/// Whether an action is about work queues: only in worlds that have them.
+fn of_queues(action: &str) -> bool {
+    let first = ACTIONS.iter().position(|(name, _)| *name == "reserves").expect("it is there");
+    ACTIONS[first..].iter().any(|(name, _)| *name == action)
 }
 
 /// What stands before the bytes of a payload: `m<number>.`

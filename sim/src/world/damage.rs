@@ -167,6 +167,11 @@ impl World {
         let leaves = |picked: usize| ["nothing", "a copy that was not finished"][picked].to_owned();
         let leaves_copy =
             is_stopped && self.d.choose(Concern::Operator, 2, format_args!("damage, what else is left"), &leaves) == 1;
+        // In a file that nobody forces there may be what once was a group's: that is an older copy of it, which leaves no trace.
+        let astray = self.disk.read_file(&path).unwrap_or_default();
+        let astray = astray.get((place / unit * unit) as usize..).unwrap_or_default();
+        let astray = &astray[..astray.len().min(to_length as usize)];
+        let is_of_group = to.ends_with(".offset") && plimsoll_core::group::offset_file::parse_offset(astray).is_some();
         let mut vandal = Vandal::new(&mut self.disk);
         if leaves_copy {
             vandal.copy_file(&path, &plimsoll_core::layout::tmp(&path));
@@ -174,6 +179,7 @@ impl World {
         match (deed, &backup) {
             (0, _) => vandal.flip(&path, place, 1 << bit),
             (1, _) => vandal.unreadable(&path, place / unit),
+            (2, _) if is_of_group => vandal.unreadable(&path, place / unit),
             (2, _) => vandal.misdirect(&path, place / unit, &to, (to_length - 1) / unit),
             (3, _) => vandal.truncate(&path, place),
             (4, _) => vandal.delete(&path),

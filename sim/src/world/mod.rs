@@ -23,6 +23,7 @@ use crate::model::{Broken, broken};
 use crate::mutant::Mutation;
 use crate::tape::{Concern, Decider, Rate, Tape};
 use crate::trace::{Lane, Trace};
+use crate::view::{Depth, LogView};
 use crate::workload::{Plan, Rates};
 use audit::Audit;
 use clients::Client;
@@ -580,6 +581,15 @@ impl World {
         {
             self.segment_removed(path)?;
         }
+        if let Effect::Create { path, .. } = &effect
+            && result.is_ok()
+        {
+            self.journal_is_bounded(path)?;
+        }
+        if let Effect::Rename { from, to } = &effect {
+            self.topic_renamed(from)?;
+            self.topic_renamed(to)?;
+        }
         if matches!(effect, Effect::Force { .. } | Effect::ForceDir { .. }) {
             self.stats.forces += 1;
         }
@@ -623,9 +633,13 @@ impl World {
     }
 
     /// P12: a segment goes only when that was asked for, when a start behind it is recorded, and before any later one.
-    fn segment_removed(&self, path: &str) -> Step {
+    fn segment_removed(&mut self, path: &str) -> Step {
         let Some((dir, name)) = path.split_once("/log/") else { return Ok(()) };
         let Some(base) = layout::parse_segment(name) else { return Ok(()) };
+        let of_queue = dir.strip_prefix("topics/").and_then(|dir| dir.split_once("/queues/"));
+        if let Some((topic, queue)) = of_queue.filter(|(_, queue)| layout::is_group_name(queue)) {
+            return Ok(self.checker.journal_removed(topic, queue, &self.disk)?);
+        }
         // What has lost its name is no log any more.
         let Some(topic) = dir.strip_prefix("topics/").filter(|topic| layout::is_topic_name(topic)) else {
             return Ok(());
@@ -652,6 +666,29 @@ impl World {
             return Ok(broken("P12", words)?);
         }
         Ok(self.checker.model.may_be_gone(topic, next)?)
+    }
+
+    /// P13: a journal that begins a new segment leaves the older ones soon.
+    fn journal_is_bounded(&self, path: &str) -> Step {
+        let Some((dir, _)) = path.split_once("/log/").filter(|(dir, _)| layout::is_queue(dir)) else { return Ok(()) };
+        let bound = self.checker.journal_bytes_max();
+        let names = self.disk.cached_names(&layout::log(dir)).unwrap_or_default();
+        let path = |name: &String| format!("{}/{name}", layout::log(dir));
+        let size = |name: &String| self.disk.cached_file(&path(name), 0, u64::MAX).unwrap_or_default().len() as u64;
+        let bytes: u64 = names.iter().map(size).sum();
+        if bytes > bound && !self.checker.damaged {
+            let words = format!("the journal in {dir} has {bytes} bytes, over {bound}: {names:?}");
+            return Ok(broken("P13", words)?);
+        }
+        Ok(())
+    }
+
+    /// A name may have come to a topic, or gone from it, also where that is told to have failed.
+    fn topic_renamed(&mut self, path: &str) -> Step {
+        let name = path.strip_prefix("topics/").filter(|name| layout::is_topic_name(name));
+        let Some(topic) = name else { return Ok(()) };
+        let log_id = LogView::new(Depth::Cache, topic).log_id(&self.disk);
+        Ok(self.checker.stands(topic, log_id)?)
     }
 
     fn fault(&mut self, effect: &Effect, label: &str) -> Option<Fault> {
@@ -788,10 +825,12 @@ impl World {
                 (true, true) => PHASES[2],
             };
         }
+        // Nothing else is cut, also where retention has forced the directory meanwhile.
+        if let Effect::Truncate { .. } = effect {
+            return PHASES[4];
+        }
         let path = match effect {
-            Effect::Write { file, .. } | Effect::Force { file } | Effect::Truncate { file, .. } => {
-                self.files.get(file).map_or("", String::as_str)
-            }
+            Effect::Write { file, .. } | Effect::Force { file } => self.files.get(file).map_or("", String::as_str),
             Effect::CloseFile { file } => self.files.get(file).map_or("", String::as_str),
             Effect::Create { path, .. } | Effect::Remove { path } => path,
             Effect::ForceDir { dir } => dir,

@@ -123,7 +123,7 @@ impl World {
                 if is_refusal || report.name == "READY" {
                     self.chain_ends(is_refusal)?;
                 }
-                Ok(self.checker.reported(&report)?)
+                Ok(self.checker.reported(&report, &self.disk)?)
             }
             Effect::Halt(halt) => {
                 self.trace.note(self.now_ns, Lane::Broker, format_args!("halts: {}", halt.reason));
@@ -151,7 +151,10 @@ impl World {
         {
             self.retaining.insert(dir.to_owned());
             let topic = dir.trim_start_matches("topics/").to_owned();
-            if self.checker.model.may_be_gone(&topic, new).is_err() && self.policies_give_up(dir, new) {
+            if layout::is_topic_name(&topic)
+                && self.checker.model.may_be_gone(&topic, new).is_err()
+                && self.policies_give_up(dir, new)
+            {
                 self.checker.model.log(&topic).start_max = new;
             }
         }
@@ -169,7 +172,8 @@ impl World {
             let text = self.disk.cached_file(&format!("{}/{name}", layout::groups(dir)), 0, 100).unwrap_or_default();
             plimsoll_core::group::offset_file::parse_offset(&text).unwrap_or(0)
         });
-        let consumed = committed.min().filter(|_| policy.get(Setting::RetainConsumed) == 1);
+        let done = self.checker.queues_are_done_up_to(dir.trim_start_matches("topics/"));
+        let consumed = committed.chain(done).min().filter(|_| policy.get(Setting::RetainConsumed) == 1);
         let drops = policy.get(Setting::OnFull) == 1;
         let capacity = policy.bound(Setting::CapacityBytes).filter(|_| drops);
         // What has an offset and is not written yet counts as well.
@@ -200,8 +204,9 @@ impl World {
             self.retaining.remove(topic);
         }
         let mut halts = false;
-        // What becomes of a sidecar has no consequence.
-        let of_sidecar = self.path_of(effect).is_some_and(|path| path.ends_with(INDEX_SUFFIX));
+        // What becomes of a sidecar has no consequence, but where all of a topic is to go.
+        let of_sidecar =
+            self.path_of(effect).is_some_and(|path| path.ends_with(INDEX_SUFFIX) && !path.contains(".tmp/"));
         if let Err(error) = &result
             && !self.halting
             && !of_sidecar
@@ -240,6 +245,7 @@ impl World {
         self.stats.power_losses += 1;
         self.trace.note(self.now_ns, Lane::World, format_args!("POWER LOST"));
         self.losses += 1;
+        self.checker.the_dead_have_letters(&self.disk)?;
         self.end_process(End::PowerLost);
         let before = if self.trace.lines.is_some() { self.disk.tree() } else { BTreeMap::new() };
         self.disk.crash(&mut Loss { decider: &mut self.d, when: &self.died });
@@ -256,6 +262,7 @@ impl World {
         let words = if by_itself { "the process ends by itself" } else { "PROCESS KILLED" };
         self.trace.note(self.now_ns, Lane::World, format_args!("{words}"));
         self.losses += 1;
+        self.checker.the_dead_have_letters(&self.disk)?;
         self.end_process(End::Killed { after_failure: false });
         self.disk.kill(&mut Loss { decider: &mut self.d, when: &self.died });
         Ok(())
@@ -296,6 +303,7 @@ impl World {
             return self.kill(true);
         }
         self.trace.note(self.now_ns, Lane::World, format_args!("the process has stopped"));
+        self.checker.the_dead_have_letters(&self.disk)?;
         self.end_process(End::Stopped);
         self.losses += 1;
         self.disk.kill(&mut Loss { decider: &mut self.d, when: &self.died });
@@ -353,6 +361,7 @@ impl World {
             }
         }
         self.stats.starts += 1;
+        self.checker.stand_after_a_crash(&self.disk)?;
         self.before_start();
         self.trace.note(self.now_ns, Lane::World, format_args!("process {} starts", self.life));
         let mut entropy = [7; 16];
@@ -439,6 +448,7 @@ impl World {
     /// The clock goes on, and nothing else does.
     fn sleep(&mut self, ns: u64) {
         self.now_ns += ns;
+        self.checker.time_is(self.now_ns);
         if self.checker.is_stopping() {
             self.checker.stop_is_late();
         }

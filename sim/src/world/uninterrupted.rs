@@ -168,7 +168,9 @@ fn outcome(disk: &SimDisk) -> BTreeMap<String, Topic> {
         });
         let mut view = LogView::new(Depth::Cache, &name);
         let start = view.first(disk).unwrap_or(0);
-        let topic = Topic { start, messages: view.messages(disk), groups: stored.collect() };
+        // Whatever is left below the start is none of the log, and goes sooner or later.
+        let messages = view.messages(disk).into_iter().filter(|(offset, _)| *offset >= start).collect();
+        let topic = Topic { start, messages, groups: stored.collect() };
         (name, topic)
     });
     topics.collect()
