@@ -243,6 +243,7 @@ impl World {
                     return Ok(());
                 }
             }
+            (Some(Task::ReadOn { .. }), Seen::Error(code)) if code == "NO_TOPIC" => {}
             // The topic was never made, or what is not known has no room.
             (Some(Task::Repeat { .. }), Seen::Error(code)) if code == "NO_TOPIC" || code == "OVER_CAPACITY" => {}
             (Some(task @ Task::Repeat { .. }), Seen::Error(code)) if code == "DISK_FULL" || code == "QUEUE_FULL" => {
@@ -267,6 +268,13 @@ impl World {
                 if code == "OVER_CAPACITY" && tries % 2 == 0 && tries < 20 =>
             {
                 self.audit.tasks.push_front(Task::Publish { topic: topic.clone(), tries: tries + 1 });
+                if self.plan.config.total_capacity_bytes > 0 {
+                    // What was published to another one and never answered has its bytes, too. When it is read it can be purged.
+                    for topic in self.plan.topics.clone() {
+                        let offset = self.checker.model.log(&topic).firm_end;
+                        self.audit.tasks.push_front(Task::ReadOn { topic, offset });
+                    }
+                }
                 // Its answer comes before the next PUB is sent.
                 self.audit.tasks.push_front(Task::Look { topic: topic.clone() });
                 if let Some(connection) = self.audit.connection {
