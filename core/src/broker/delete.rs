@@ -118,6 +118,7 @@ impl Broker {
         drop(topic);
         self.let_go_of(&files);
         self.share_recent();
+        self.total_may_have_room();
         let name = String::from(name);
         self.spawn(|io| {
             Box::pin(async move {
