@@ -82,6 +82,9 @@ pub struct Config {
     /// At least so many bytes of frames stand between two entries of an index. A closed segment of no more has no sidecar.
     /// Default 64 KiB.
     pub index_stride_bytes: u64,
+    /// The most bytes of the logs of all topics together: a message beyond it is refused, unless topics that drop their oldest
+    /// messages can make room for it. Default 0: no bound.
+    pub total_capacity_bytes: u64,
     /// What holds for topics that were told nothing else.
     pub topic_defaults: Settings,
     /// Random bytes from outside, from which the log ids of new topics are derived.
@@ -126,6 +129,7 @@ impl Default for Config {
             copy_whole_bytes_max: 1 << 20,
             index_bytes: 4 << 20,
             index_stride_bytes: 64 << 10,
+            total_capacity_bytes: 0,
             topic_defaults: Settings::NONE,
             entropy: [0; 16],
             #[cfg(feature = "planted")]
@@ -156,7 +160,7 @@ macro_rules! field {
 }
 
 /// Every field that an operator can set, but for the defaults of topics, which may change too.
-static FIELDS: [Field; 27] = [
+static FIELDS: [Field; 28] = [
     field!("segment-bytes", true, segment_bytes),
     // Each connection was given its buffer by it.
     field!("max-payload", false, payload_bytes_max),
@@ -189,6 +193,7 @@ static FIELDS: [Field; 27] = [
     field!("ballast-bytes", false, ballast_bytes),
     field!("recent-bytes", true, recent_bytes),
     field!("index-bytes", true, index_bytes),
+    field!("total-capacity", true, total_capacity_bytes),
 ];
 
 /// What comes of a new configuration while the broker runs.
@@ -229,7 +234,7 @@ impl Config {
     /// # Errors
     /// One sentence that names the setting, its range and what was given.
     pub fn validate(&self) -> Result<(), String> {
-        let ranges: [(&str, u64, u64, u64); 16] = [
+        let ranges: [(&str, u64, u64, u64); 17] = [
             ("segment-bytes", self.segment_bytes, 512, 1 << 40),
             ("max-payload", self.payload_bytes_max as u64, 1, record::PAYLOAD_BYTES_CEILING as u64),
             ("max-publish-batch", self.publish_batch_bytes_max as u64, 1, record::BATCH_BYTES_CEILING as u64),
@@ -246,6 +251,7 @@ impl Config {
             ("max-reserved", self.reserved_max as u64, 1, 1 << 20),
             ("max-pending", self.pending_max as u64, 1, PENDING_CEILING),
             ("journal-bytes", self.journal_bytes, 512, 1 << 30),
+            ("total-capacity", self.total_capacity_bytes, 0, 1 << 50),
         ];
         for (name, value, min, max) in ranges {
             if value < min || value > max {
@@ -282,7 +288,7 @@ mod tests {
     #[test]
     fn every_range_ends_where_the_sentence_says() {
         type Set = fn(&mut Config, u64);
-        let ranges: [(&str, Set, u64, u64); 17] = [
+        let ranges: [(&str, Set, u64, u64); 18] = [
             ("segment-bytes", |config, n| config.segment_bytes = n, 512, 1_099_511_627_776),
             ("max-payload", |config, n| config.payload_bytes_max = n as u32, 1, 16_777_216),
             ("max-publish-batch", |config, n| config.publish_batch_bytes_max = n as u32, 1, 8_388_608),
@@ -299,6 +305,7 @@ mod tests {
             ("max-reserved", |config, n| config.reserved_max = n as u32, 1, 1_048_576),
             ("max-pending", |config, n| config.pending_max = n as u32, 1, 500_000),
             ("journal-bytes", |config, n| config.journal_bytes = n, 512, 1_073_741_824),
+            ("total-capacity", |config, n| config.total_capacity_bytes = n, 0, 1_125_899_906_842_624),
             ("max-fetch-wait", |config, n| config.fetch_wait_ms_max = n, 0, 86_400_000),
         ];
         assert_eq!(refused(|_| {}), None);
@@ -348,6 +355,7 @@ mod tests {
                 ballast_bytes: 7,
                 recent_bytes: 7,
                 index_bytes: 7,
+                total_capacity_bytes: 7,
                 ..Config::default()
             };
             (field.set)(&mut wanted, &other);

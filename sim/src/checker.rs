@@ -760,7 +760,9 @@ impl Checker {
                     )
             }
             "OVER_CAPACITY" => {
-                self.limits.topic_defaults.get(Setting::CapacityBytes).is_some() && matches!(asked.ask, Ask::Publish(_))
+                let is_bounded = self.limits.topic_defaults.get(Setting::CapacityBytes).is_some()
+                    || self.limits.total_capacity_bytes > 0;
+                is_bounded && matches!(asked.ask, Ask::Publish(_))
             }
             "QUEUE_FULL" => matches!(asked.ask, Ask::Publish(_)),
             "CORRUPT" => {

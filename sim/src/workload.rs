@@ -171,7 +171,9 @@ impl Plan {
     /// Whether the start of a log may move.
     pub fn moves_start(&self) -> bool {
         let policies = [Setting::RetainBytes, Setting::RetainMs, Setting::RetainConsumed, Setting::CapacityBytes];
-        self.purges || policies.iter().any(|setting| self.config.topic_defaults.get(*setting).is_some())
+        self.purges
+            || self.config.total_capacity_bytes > 0
+            || policies.iter().any(|setting| self.config.topic_defaults.get(*setting).is_some())
     }
 
     /// Whether the file system is the harshest.
@@ -199,22 +201,28 @@ fn draw_config(d: &mut Decider, profile: &Profile, sector_bytes: u32) -> Config 
         topic_defaults.set(setting, Some(number(d, name, of)));
     }
     // A policy that is often in the way of another one shows nothing of itself.
-    let policies: [(&str, &[(Setting, u64)]); 6] = [
-        ("nothing", &[]),
-        ("bytes", &[(Setting::RetainBytes, 1500)]),
-        ("age", &[(Setting::RetainMs, 20), (Setting::RollMs, 10)]),
-        ("capacity, reject", &[(Setting::CapacityBytes, 2500)]),
-        ("capacity, drop-oldest", &[(Setting::CapacityBytes, 2500), (Setting::OnFull, 1)]),
-        ("consumption", &[(Setting::RetainConsumed, 1), (Setting::RollMs, 30)]),
+    // With the capacity of all topics together, if any.
+    type Drawn = (&'static str, u64, &'static [(Setting, u64)]);
+    let policies: [Drawn; 8] = [
+        ("nothing", 0, &[]),
+        ("bytes", 0, &[(Setting::RetainBytes, 1500)]),
+        ("age", 0, &[(Setting::RetainMs, 20), (Setting::RollMs, 10)]),
+        ("capacity, reject", 0, &[(Setting::CapacityBytes, 2500)]),
+        ("capacity, drop-oldest", 0, &[(Setting::CapacityBytes, 2500), (Setting::OnFull, 1)]),
+        ("consumption", 0, &[(Setting::RetainConsumed, 1), (Setting::RollMs, 30)]),
+        ("total capacity, reject", 4000, &[]),
+        ("total capacity, drop-oldest", 4000, &[(Setting::OnFull, 1)]),
     ];
-    let picked = d.weighted(Concern::Plan, &[11, 1, 1, 1, 1, 1], format_args!("plan, retention"), &|picked| {
+    let picked = d.weighted(Concern::Plan, &[11, 1, 1, 1, 1, 1, 1, 1], format_args!("plan, retention"), &|picked| {
         policies[picked].0.to_owned()
     });
-    for (setting, value) in policies[picked].1 {
+    let (_, total_capacity_bytes, settings) = policies[picked];
+    for (setting, value) in settings {
         topic_defaults.set(*setting, Some(*value));
     }
     Config {
         topic_defaults,
+        total_capacity_bytes,
         segment_bytes: number(d, "segment bytes", &[64 << 20, 512, 1024, 2048, 4096, 16 << 10]),
         payload_bytes_max: number(d, "max payload", &[64 << 10, 100, 1000, 4096]),
         publish_batch_bytes_max: number(d, "max publish batch", &[1 << 20, 100, 3000]),

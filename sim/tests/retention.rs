@@ -5,8 +5,10 @@ mod common;
 use common::*;
 use plimsoll_core::config::Config;
 use plimsoll_core::effect::{Effect, IoErrorKind};
+use plimsoll_core::record::OVERHEAD_BYTES;
 use plimsoll_core::settings::{Setting, Settings};
 use plimsoll_sim::naive::Harness;
+use proptest::prelude::*;
 
 const FILL: &str =
     "....:....1....:....2....:....3....:....4....:....5....:....6....:....7....:....8....:....9....:....0";
@@ -435,4 +437,371 @@ fn a_full_topic_that_drops_its_oldest_messages_lets_the_publisher_wait() {
         started(Config { segment_bytes: 1 << 20, ..with(&[(Setting::CapacityBytes, 300), (Setting::OnFull, 1)]) });
     publish(&mut h, "default", 0, 5);
     assert!(status(&mut h, "bytes") <= 300);
+}
+
+#[test]
+fn p11_a_topic_that_drops_its_oldest_answers_on_a_full_disk_instead_of_waiting() {
+    let capacity = [(Setting::CapacityBytes, 300), (Setting::OnFull, 1)];
+    let config = Config { segment_bytes: 1 << 20, ..with(&capacity) };
+    let mut h = filled(config, 2);
+    // The one segment can't go before there is a next one.
+    (0..20).for_each(|_| h.fail_next(is_new_segment, IoErrorKind::NoSpace));
+    h.effects.clear();
+    let request = format!("PUB DURABLE {FILL}\n");
+    assert!(ask(&mut h, &request).starts_with("ERR DISK_FULL no room for another message in topic default"));
+    // It does not try without end: once when it was asked, and once with what the ballast may have given.
+    assert!((1..=2).contains(&count(&trace(&h), "truncate ")));
+    h.advance_ms(20_000);
+    assert_eq!(h.unfired_failures(), 0);
+    publish(&mut h, "default", 2, 3);
+    assert_eq!((status(&mut h, "start") > 0, status(&mut h, "next")), (true, 5));
+}
+
+fn is_new_segment(effect: &Effect, path: &str) -> bool {
+    matches!(effect, Effect::Create { .. }) && path.ends_with(".log")
+}
+
+// ---- the capacity of all topics together ------------------------------------------------------------------------------
+
+fn total(bytes: u64, settings: &[(Setting, u64)]) -> Config {
+    Config { total_capacity_bytes: bytes, ..with(settings) }
+}
+
+const DROPS: [(Setting, u64); 1] = [(Setting::OnFull, 1)];
+
+fn started_with_topic_t(config: Config, settings: &str) -> Harness {
+    let mut h = started(config);
+    assert_eq!(ask(&mut h, &format!("CREATE @t{settings}\n")), "CREATED t\n");
+    h
+}
+
+/// The first offsets of a topic's segments.
+fn bases(h: &Harness, topic: &str) -> Vec<u64> {
+    let log = format!("topics/{topic}/log/");
+    let files = h.disk.files().into_keys();
+    files.filter_map(|path| path.strip_prefix(&log)?.strip_suffix(".log")?.parse().ok()).collect()
+}
+
+fn all_bytes(h: &mut Harness) -> u64 {
+    let lines = ask(h, "TOPICS\n");
+    lines.split([' ', '\n']).filter_map(|word| word.strip_prefix("bytes=")?.parse::<u64>().ok()).sum()
+}
+
+#[test]
+fn p12_a_full_broker_refuses_whatever_topic_it_is_and_takes_nothing() {
+    let config = total(1000, &[]);
+    let mut h = started_with_topic_t(config.clone(), "");
+    publish(&mut h, "default", 0, 4);
+    publish(&mut h, "t", 0, 3);
+    for restarted in [false, true] {
+        if restarted {
+            h.kill_and_restart(config.clone());
+        }
+        for topic in ["default", "t"] {
+            let refused = ask(&mut h, &format!("PUB @{topic} DURABLE {FILL}\n"));
+            assert!(
+                refused.starts_with(
+                    "ERR OVER_CAPACITY all topics together have 903 bytes, and total-capacity is 1000; nothing of the message was stored"
+                ),
+                "{refused}"
+            );
+        }
+        assert_eq!((bases(&h, "default"), bases(&h, "t"), all_bytes(&mut h)), (vec![0, 3], vec![0], 903));
+    }
+    assert_eq!(ask(&mut h, "PUB @t DURABLE small\n"), "OK 3 DURABLE\n");
+    // What is purged in one topic is room for another one, and so is a topic that is deleted.
+    assert_eq!(ask(&mut h, "PURGE 3\n"), "PURGED 3\n");
+    publish(&mut h, "t", 4, 3);
+    assert!(ask(&mut h, &format!("PUB DURABLE {FILL}{FILL}\n")).starts_with("ERR OVER_CAPACITY"));
+    assert_eq!(ask(&mut h, "DELETE @t\n"), "DELETED t\n");
+    publish(&mut h, "default", 4, 3);
+    assert_eq!(all_bytes(&mut h), 4 * 129);
+    // A stop changes nothing about it.
+    h.stop();
+    h.kill_and_restart(config);
+    publish(&mut h, "default", 7, 3);
+    assert!(ask(&mut h, &format!("PUB DURABLE {FILL}\n")).starts_with("ERR OVER_CAPACITY"));
+}
+
+#[test]
+fn the_oldest_segments_of_all_topics_go_first() {
+    for restarted in [false, true] {
+        let config = total(1200, &DROPS);
+        let mut h = started_with_topic_t(config.clone(), "");
+        // By their age: default 0, t 0, default 3, t 3.
+        for first in [0, 3] {
+            for topic in ["default", "t"] {
+                publish(&mut h, topic, first, if first == 0 { 3 } else { 1 });
+                h.advance_ms(1000);
+            }
+        }
+        if restarted {
+            h.kill_and_restart(config);
+        }
+        assert_eq!(all_bytes(&mut h), 8 * 129);
+        publish(&mut h, "t", 4, 1);
+        assert_eq!((bases(&h, "default"), bases(&h, "t")), (vec![0, 3], vec![0, 3]));
+        publish(&mut h, "t", 5, 1);
+        assert_eq!((bases(&h, "default"), bases(&h, "t")), (vec![3], vec![0, 3]));
+        publish(&mut h, "default", 4, 2);
+        assert_eq!((bases(&h, "default"), bases(&h, "t")), (vec![3], vec![0, 3]));
+        publish(&mut h, "default", 6, 1);
+        assert_eq!((bases(&h, "default"), bases(&h, "t")), (vec![3, 6], vec![3]));
+        publish(&mut h, "t", 6, 20);
+        // Each topic keeps what it publishes itself at the end, and the sum is never above the bound.
+        assert!(all_bytes(&mut h) <= 1200);
+        let told = ask(&mut h, &format!("PUB @t DURABLE {}\n", FILL.repeat(12)));
+        assert!(told.starts_with("ERR OVER_CAPACITY"), "it would never fit: {told}");
+    }
+}
+
+#[test]
+fn p12_a_topic_that_rejects_loses_nothing_to_another_one() {
+    let mut h = started_with_topic_t(total(1200, &DROPS), " on-full=reject");
+    publish(&mut h, "t", 0, 5);
+    h.advance_ms(1000);
+    publish(&mut h, "default", 0, 4);
+    // It is older, and it stays.
+    publish(&mut h, "default", 4, 4);
+    assert_eq!((bases(&h, "default"), bases(&h, "t")), (vec![6], vec![0, 3]));
+    // For its own messages those of others go.
+    publish(&mut h, "t", 5, 4);
+    assert_eq!((status(&mut h, "start"), bases(&h, "t")), (8, vec![0, 3, 6]));
+    let refused = ask(&mut h, &format!("PUB @t DURABLE {FILL}\n"));
+    assert!(refused.starts_with("ERR OVER_CAPACITY all topics together have 1161 bytes"), "{refused}");
+    assert_eq!(bases(&h, "t"), [0, 3, 6]);
+}
+
+#[test]
+fn where_all_that_may_go_is_too_little_nothing_goes() {
+    let mut h = started_with_topic_t(total(1200, &DROPS), " on-full=reject");
+    publish(&mut h, "t", 0, 5);
+    publish(&mut h, "default", 0, 4);
+    let refused = ask(&mut h, &format!("PUB @t DURABLE {}\n", FILL.repeat(6)));
+    assert!(refused.starts_with("ERR OVER_CAPACITY"), "{refused}");
+    assert_eq!((bases(&h, "default"), status(&mut h, "start")), (vec![0, 3], 0));
+    // All but the very last byte is not too little.
+    assert_eq!(ask(&mut h, &format!("PUB @t DURABLE {}\n", "x".repeat(1200 - 5 * 129 - 29))), "OK 5 DURABLE\n");
+    assert_eq!((all_bytes(&mut h), status(&mut h, "start")), (1200, 4));
+}
+
+#[test]
+fn an_active_segment_is_closed_for_the_messages_of_another_topic() {
+    let mut h = started_with_topic_t(Config { segment_bytes: 1 << 20, ..total(800, &DROPS) }, "");
+    publish(&mut h, "t", 0, 2);
+    h.advance_ms(1000);
+    publish(&mut h, "default", 0, 4);
+    assert_eq!((bases(&h, "default"), bases(&h, "t")), (vec![0], vec![0]));
+    publish(&mut h, "default", 4, 2);
+    assert_eq!((bases(&h, "default"), bases(&h, "t")), (vec![0], vec![2]));
+    publish(&mut h, "default", 6, 1);
+    assert_eq!((bases(&h, "default"), bases(&h, "t")), (vec![6], vec![2]));
+    assert_eq!(brief(&ask(&mut h, "READ @t 0 9\n")), "GAP 0 2\nEND 0\n");
+}
+
+#[test]
+fn a_publish_waits_for_what_is_on_its_way_in_another_topic() {
+    let is_force_of_watermark =
+        |effect: &Effect, path: &str| matches!(effect, Effect::Force { .. }) && path.starts_with("topics/t/watermark");
+    for request in ["PURGE @t 3\n", "PURGE @t 4\n", "DELETE @t\n"] {
+        let mut h = started_with_topic_t(total(1000, &[]), "");
+        publish(&mut h, "t", 0, 4);
+        publish(&mut h, "default", 0, 3);
+        let (remover, producer) = (h.connect(), h.connect());
+        if request.starts_with("DELETE") {
+            // It is not gone before its last force is.
+            h.hold(|effect, path| is_log_force(effect, path) && path.starts_with("topics/t/"));
+            h.send(remover, b"PUB @t DURABLE x\n");
+            h.run();
+        } else {
+            h.hold(is_force_of_watermark);
+        }
+        h.send(remover, request.as_bytes());
+        h.run();
+        assert_eq!(h.ask(producer, format!("PUB DURABLE {FILL}\n").as_bytes()), "", "{request}");
+        h.release();
+        h.run();
+        assert_eq!(h.replies(producer), "OK 3 DURABLE\n", "{request}");
+    }
+}
+
+#[test]
+fn who_waits_for_all_topics_is_answered_at_a_stop_and_goes_on_when_the_bound_is_raised() {
+    let is_force_of_watermark =
+        |effect: &Effect, path: &str| matches!(effect, Effect::Force { .. }) && path.starts_with("topics/t/watermark");
+    for raised in [false, true] {
+        let mut h = started_with_topic_t(total(1000, &DROPS), "");
+        publish(&mut h, "t", 0, 4);
+        h.advance_ms(1);
+        publish(&mut h, "default", 0, 3);
+        h.hold(is_force_of_watermark);
+        let producer = h.connect();
+        assert_eq!(h.ask(producer, format!("PUB DURABLE {FILL}\n").as_bytes()), "");
+        if raised {
+            h.reconfigure(total(2000, &DROPS));
+            assert_eq!(h.replies(producer), "OK 3 DURABLE\n");
+        } else {
+            h.stop();
+            assert!(h.replies(producer).starts_with("ERR STOPPING"));
+        }
+    }
+}
+
+#[test]
+fn p11_all_topics_over_their_capacity_on_a_full_disk_are_answered_and_go_on_when_there_is_room() {
+    // Without descriptors only the topic that needs one is full.
+    for (kind, expected) in [(IoErrorKind::NoSpace, "ERR DISK_FULL"), (IoErrorKind::TooManyFiles, "")] {
+        let mut h = started_with_topic_t(Config { segment_bytes: 1 << 20, ..total(800, &DROPS) }, "");
+        publish(&mut h, "t", 0, 3);
+        h.advance_ms(1000);
+        publish(&mut h, "default", 0, 3);
+        (0..20).for_each(|_| h.fail_next(is_new_segment, kind));
+        h.effects.clear();
+        let producer = h.connect();
+        h.send(producer, format!("PUB DURABLE {FILL}\n").as_bytes());
+        h.run();
+        let told = h.replies(producer);
+        assert!(told.starts_with(expected) && told.is_empty() == expected.is_empty(), "{kind:?}: {told}");
+        assert!((1..=2).contains(&count(&trace(&h), "truncate ")), "{kind:?}");
+        assert_eq!(bases(&h, "t"), [0]);
+        h.advance_ms(20_000);
+        assert_eq!(h.unfired_failures(), 0, "{kind:?}");
+        if expected.is_empty() {
+            assert_eq!(h.replies(producer), "OK 3 DURABLE\n");
+        } else {
+            publish(&mut h, "default", 3, 1);
+        }
+        assert_eq!(bases(&h, "t"), [3]);
+        publish(&mut h, "default", 4, 1);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Publish {
+        topic: usize,
+        bytes: usize,
+    },
+    Purge {
+        topic: usize,
+        percent: usize,
+    },
+    /// Of one but the default topic; it is made anew.
+    Delete {
+        topic: usize,
+    },
+    Restart,
+}
+
+/// The last one is to lose nothing.
+const TOPICS: [&str; 3] = ["default", "a", "r"];
+
+fn op() -> impl Strategy<Value = Op> {
+    let topic = || 0..TOPICS.len();
+    prop_oneof![
+        20 => (topic(), prop_oneof![4 => 1usize..150, 1 => 150usize..700]).prop_map(|(topic, bytes)| Op::Publish { topic, bytes }),
+        1 => (topic(), 0..=100usize).prop_map(|(topic, percent)| Op::Purge { topic, percent }),
+        1 => (1..TOPICS.len()).prop_map(|topic| Op::Delete { topic }),
+        1 => Just(Op::Restart),
+    ]
+}
+
+/// A topic as its clients know it.
+#[derive(Clone, Debug, Default)]
+struct Log {
+    start: u64,
+    /// Of each message: the bytes of its frame, and when it was published.
+    messages: Vec<(u64, u64)>,
+}
+
+/// A segment with messages.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Part {
+    newest: u64,
+    topic: usize,
+    end: u64,
+    bytes: u64,
+}
+
+fn parts(h: &Harness, topic: usize, log: &Log) -> Vec<Part> {
+    let (bases, next) = (bases(h, TOPICS[topic]), log.messages.len() as u64);
+    let ends = bases.iter().skip(1).copied().chain([next]);
+    let parts = bases.iter().zip(ends).filter(|(base, end)| end > base).map(|(base, end)| {
+        let messages = &log.messages[*base as usize..end as usize];
+        let newest = messages.iter().map(|(_, time)| *time).max().expect("some");
+        let bytes = messages.iter().map(|(bytes, _)| bytes).sum();
+        Part { newest, topic, end, bytes }
+    });
+    parts.collect()
+}
+
+fn start_of(h: &mut Harness, topic: usize) -> u64 {
+    let line = ask(h, &format!("STATUS @{}\n", TOPICS[topic]));
+    let start = line.split(' ').find_map(|word| word.strip_prefix("start=")).expect("a start");
+    start.parse().expect("a number")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn p12_all_topics_together_keep_their_capacity_and_lose_no_more_than_it_takes(
+        ops in prop::collection::vec(op(), 1..120), capacity in 400u64..3000,
+        segment_bytes in prop_oneof![Just(512u64), 512u64..2000, Just(1 << 20)],
+    ) {
+        let config = Config { segment_bytes, ..total(capacity, &DROPS) };
+        let mut h = started(config.clone());
+        let create = ["", "CREATE @a\n", "CREATE @r on-full=reject\n"];
+        for request in &create[1..] {
+            let reply = ask(&mut h, request);
+            prop_assert!(reply.starts_with("CREATED"), "{reply}");
+        }
+        let mut logs = [const { Log { start: 0, messages: Vec::new() } }; 3];
+        let mut time = 0;
+        for op in ops {
+            time += 1;
+            h.advance_ms(1);
+            match op {
+                Op::Publish { topic, bytes } => {
+                    let size = (OVERHEAD_BYTES + bytes) as u64;
+                    let mut may_go: Vec<Part> = (0..2).flat_map(|topic| parts(&h, topic, &logs[topic])).collect();
+                    may_go.sort_unstable();
+                    let stays: u64 = parts(&h, 2, &logs[2]).iter().map(|part| part.bytes).sum();
+                    let before = stays + may_go.iter().map(|part| part.bytes).sum::<u64>();
+                    let reply = ask(&mut h, &format!("PUB @{} DURABLE {}\n", TOPICS[topic], "x".repeat(bytes)));
+                    let fits = stays + size <= capacity;
+                    let expected = if fits { "OK " } else { "ERR OVER_CAPACITY " };
+                    prop_assert!(reply.starts_with(expected), "{op:?}: {reply}");
+                    // The oldest, one after the other, until there is room.
+                    let mut left = before;
+                    for part in may_go {
+                        if !fits || left + size <= capacity {
+                            break;
+                        }
+                        left -= part.bytes;
+                        logs[part.topic].start = part.end;
+                    }
+                    if fits {
+                        logs[topic].messages.push((size, time));
+                    }
+                }
+                Op::Purge { topic, percent } => {
+                    let before = logs[topic].messages.len() * percent / 100;
+                    let start = logs[topic].start.max(before as u64);
+                    prop_assert_eq!(ask(&mut h, &format!("PURGE @{} {before}\n", TOPICS[topic])), format!("PURGED {start}\n"));
+                    logs[topic].start = start;
+                }
+                Op::Delete { topic } => {
+                    let name = TOPICS[topic];
+                    prop_assert_eq!(ask(&mut h, &format!("DELETE @{name}\n")), format!("DELETED {name}\n"));
+                    prop_assert_eq!(ask(&mut h, create[topic]), format!("CREATED {name}\n"));
+                    logs[topic] = Log::default();
+                }
+                Op::Restart => h.kill_and_restart(config.clone()),
+            }
+            let starts = [0, 1, 2].map(|topic| start_of(&mut h, topic));
+            prop_assert_eq!(starts, [0, 1, 2].map(|topic: usize| logs[topic].start), "{:?}", op);
+            prop_assert!(all_bytes(&mut h) <= capacity);
+        }
+    }
 }

@@ -89,6 +89,8 @@ cases! {
         "the same with `--space-ahead 0`: the write itself meets the full disk", full_disk::appending;
     full_disk_start: "full disk", "P8, P11",
         "filled as above, with default settings; SIGKILL when it is full, and a start; room is made", full_disk::start;
+    full_disk_retention: "full disk", "P11, P12",
+        "filled as above, and nobody makes room: half is acknowledged with `--retain-consumed yes`, then half of it purged, then all is too old by `retain-ms`; each time from a full disk on, and while a client takes nothing of a READRAW of the first segment", full_disk::retention;
     read_only_remount: "failing disk", "P10",
         "20 events DURABLE; the ext4 turns read-only under the broker (`remount,abort`); one more; mounted anew, restart", failing_disk::read_only;
     eio_on_write: "failing disk", "P10",

@@ -164,6 +164,25 @@ impl Broker {
         log
     }
 
+    /// Waits until it has no file of a topic open whose name is gone: its space is not given back before that.
+    ///
+    /// Panics with their names after [`PATIENCE`].
+    pub fn holds_no_deleted_file_open(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs");
+            let links = entries.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+            let links = links.map(|link| link.to_string_lossy().into_owned());
+            let open: Vec<String> =
+                links.filter(|link| link.ends_with(" (deleted)") && link.contains("/topics/")).collect();
+            if open.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{open:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// SIGKILL, as a crash of the process. It is gone when this is dropped.
     pub fn kill(&self) {
         // Its id is ours as long as nobody has waited for it, which needs `&mut self`.

@@ -7,26 +7,6 @@ use std::time::{Duration, Instant};
 
 const SEGMENT: &str = "1048576";
 
-/// Files that the process holds open though their names are gone.
-fn deleted_files(pid: u32) -> Vec<String> {
-    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-    let links = entries.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
-    let links = links.map(|link| link.to_string_lossy().into_owned());
-    links.filter(|link| link.ends_with(" (deleted)") && link.contains("/topics/")).collect()
-}
-
-fn no_deleted_file_stays_open(broker: &Broker) {
-    let begun = Instant::now();
-    loop {
-        let open = deleted_files(broker.pid());
-        if open.is_empty() {
-            return;
-        }
-        assert!(begun.elapsed() < PATIENCE, "{open:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 fn fill(connection: &mut Connection, topic: &str, messages: u64) {
     let value = "v".repeat(60_000);
     for n in 0..messages {
@@ -53,7 +33,7 @@ fn a_stalled_reader_of_purged_segments_holds_no_file_open() {
     let reader = stalled(&broker, "default");
     assert_eq!(connection.ask("PUB DURABLE last"), "OK 60 DURABLE");
     assert_eq!(connection.ask("PURGE 61"), "PURGED 61");
-    no_deleted_file_stays_open(&broker);
+    broker.holds_no_deleted_file_open();
     // The one segment that is left is the new, empty one.
     let log = data.path().join("topics/default/log");
     let begun = Instant::now();
@@ -77,7 +57,7 @@ fn a_stalled_reader_of_a_deleted_topic_holds_no_file_open() {
     fill(&mut connection, "t", 40);
     let reader = stalled(&broker, "t");
     assert_eq!(connection.ask("DELETE @t"), "DELETED t");
-    no_deleted_file_stays_open(&broker);
+    broker.holds_no_deleted_file_open();
     assert!(!data.path().join("topics/t").exists() && !data.path().join("topics/t.tmp").exists());
     assert_eq!(connection.ask("CREATE @t"), "CREATED t");
     assert_eq!(connection.ask("PUB @t DURABLE new"), "OK 0 DURABLE");

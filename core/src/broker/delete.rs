@@ -141,6 +141,7 @@ impl Broker {
             self.forget_log(name, log);
         }
         self.share_recent();
+        self.total_may_have_room();
         let name = String::from(name);
         self.spawn(|io| {
             Box::pin(async move {

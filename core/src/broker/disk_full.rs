@@ -95,5 +95,6 @@ impl Broker {
             }
             self.topics_to_pump.insert(topic.id);
         }
+        self.total_may_have_room();
     }
 }

@@ -3,6 +3,7 @@
 //! What becomes of an event is in the other files of this folder.
 
 mod burials;
+mod capacity;
 mod clients;
 mod delete;
 mod disk_full;
@@ -92,6 +93,8 @@ pub struct Broker {
     timers: BTreeSet<(u64, Timer)>,
     topics_to_pump: BTreeSet<TopicId>,
     connections_to_serve: BTreeSet<ConnectionId>,
+    /// Topics with publishes that wait for room in the capacity of all topics together.
+    waiting_for_total: BTreeSet<TopicId>,
     /// The disk was found full, and is tried again by a timer.
     full: bool,
     /// … for want of room, and not of descriptors.
@@ -201,6 +204,7 @@ impl Broker {
             timers: BTreeSet::new(),
             topics_to_pump: BTreeSet::new(),
             connections_to_serve: BTreeSet::new(),
+            waiting_for_total: BTreeSet::new(),
             full: false,
             no_space: false,
             ballast: false,
@@ -559,6 +563,7 @@ impl Broker {
                 }
                 self.log_step(topic, "anchoring", result);
                 self.arm_idle(topic);
+                self.total_may_have_room();
             }
             Ended::StartPrepared { topic, start, result } => {
                 self.topics[topic.0].borrow_mut().retention.prepare_ended(start, result.is_ok());
@@ -567,6 +572,7 @@ impl Broker {
             Ended::Removed { topic, result } => {
                 self.topics[topic.0].borrow_mut().retention.remove_ended();
                 self.log_step(topic, "removing segments of", result);
+                self.total_may_have_room();
             }
             Ended::Deleted { name, result } => self.deleted(&name, result),
             Ended::Stored { topic, group, result } => self.stored(topic, &group, result),

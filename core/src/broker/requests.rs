@@ -100,6 +100,10 @@ impl Broker {
             return self.topic_or_error(&publish.topic).map(|_| None);
         };
         let now = self.now();
+        debug_assert_eq!(
+            self.topics.bytes(),
+            self.topics.iter().map(|topic| topic.borrow().size.counted()).sum::<u64>()
+        );
         let topic = self.topics[topic_id.0].clone();
         let mut topic = topic.borrow_mut();
         match topic.admit(&self.config, &self.io, now, id, &mut client.mark, &publish) {
@@ -119,6 +123,10 @@ impl Broker {
             Admission::Parked => {
                 topic.parked.push_back(id);
                 client.stall = Some(Stall::Room(Request::Publish(publish)));
+            }
+            Admission::OverTotal(over) => {
+                drop(topic);
+                self.over_total(id, client, topic_id, publish, &over)?;
             }
             Admission::Refused(error) => return Err(error),
         }

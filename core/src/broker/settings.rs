@@ -104,6 +104,7 @@ impl Broker {
         self.arm_age();
         self.topics_to_pump.insert(topic_id);
         self.store_settings(topic_id);
+        self.total_may_have_room();
     }
 
     /// Another configuration, as far as it can hold without a restart. What was begun by the old one is finished by it.
@@ -122,6 +123,7 @@ impl Broker {
                 }
                 self.arm_age();
                 self.share_recent();
+                self.total_may_have_room();
                 self.connections_to_serve.extend(self.connections.keys());
                 let names = |names: &[&str]| FieldValue::Text(names.join(","));
                 let kept = [kept, kept_elsewhere].concat();

@@ -5,7 +5,7 @@ use crate::log::Topic;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::ops::Index;
 
 /// See the module.
@@ -13,6 +13,8 @@ use core::ops::Index;
 pub(super) struct Topics {
     by_id: BTreeMap<usize, Rc<RefCell<Topic>>>,
     next: usize,
+    /// What counts of all of them against their capacity.
+    bytes: Rc<Cell<u64>>,
 }
 
 impl Topics {
@@ -21,6 +23,10 @@ impl Topics {
         let id = TopicId(self.next);
         self.next += 1;
         topic.borrow_mut().id = id;
+        // Journals are small, and nobody's to drop.
+        if !topic.borrow().is_journal {
+            topic.borrow_mut().size.join(&self.bytes);
+        }
         self.by_id.insert(id.0, topic);
         id
     }
@@ -32,7 +38,14 @@ impl Topics {
 
     /// Takes a topic out.
     pub(super) fn take(&mut self, id: TopicId) -> Option<Rc<RefCell<Topic>>> {
-        self.by_id.remove(&id.0)
+        let topic = self.by_id.remove(&id.0)?;
+        topic.borrow_mut().size.leave();
+        Some(topic)
+    }
+
+    /// What counts of all of them against their capacity.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.get()
     }
 
     pub(super) fn has(&self, id: TopicId) -> bool {

@@ -70,5 +70,6 @@ async fn write_both(io: &Io, topic: &Rc<RefCell<Topic>>, first: Place, stop: Sto
     topic.anchored = durable;
     // Only now: what readers are told is gone can't come back, and the segments below it may go (P12).
     topic.start = start;
+    topic.resize(0, 0);
     Ok(())
 }

@@ -8,6 +8,7 @@
 //! the force of the parent, its slots have been written a second time and forced; one that is not finished was
 //! promised to nobody, and is removed at the start.
 
+use super::capacity::Size;
 use super::dedup::Dedup;
 use super::group_commit::Commit;
 use super::pack::Packing;
@@ -143,6 +144,7 @@ pub(crate) fn empty(
         written: 0,
         next: 0,
         segments: VecDeque::new(),
+        size: Size::default(),
         space: Space::default(),
         roll: Roll::No,
         commit: Commit::default(),

@@ -439,6 +439,7 @@ impl Topic {
         record::encode_padding(&mut bytes, segment.salt, offset, durable, now.wall_ms, size);
         let (file, position) = (segment.file, segment.end);
         segment.end += size;
+        self.resize(size, 0);
         self.commit.planned_position = position + size;
         push_write(&mut self.commit, io, id, file, Bytes::from(bytes), position, offset, offset);
     }

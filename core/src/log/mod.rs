@@ -4,6 +4,7 @@
 //! into space that stands ready, so that a full disk is an answer at admission and not a failure after a promise (P11).
 
 pub(crate) mod anchor;
+pub(crate) mod capacity;
 pub(crate) mod create;
 pub(crate) mod dedup;
 pub(crate) mod group_commit;
@@ -36,6 +37,7 @@ use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
+use capacity::{OverTotal, Size};
 use dedup::{Dedup, First, Window};
 use group_commit::Commit;
 use index::{Index, Places};
@@ -124,6 +126,8 @@ pub(crate) enum Admission {
     Known(First),
     /// Its connection waits for room: a roll, a chunk of space, a write.
     Parked,
+    /// All topics together have no room for it, unless the oldest messages of some of them go.
+    OverTotal(OverTotal),
     /// It was refused, and nothing of it is stored.
     Refused(RequestError),
 }
@@ -153,6 +157,8 @@ pub(crate) struct Topic {
     pub(crate) next: u64,
     /// Never empty; the last one is active.
     pub(crate) segments: VecDeque<Segment>,
+    /// Of the segments.
+    pub(crate) size: Size,
     pub(crate) space: Space,
     pub(crate) roll: Roll,
     pub(crate) commit: Commit,
@@ -230,7 +236,7 @@ impl Topic {
         if let Some(admission) = self.queue_is_full(config, connection, count, size) {
             return admission;
         }
-        if let Some(admission) = self.keep_capacity(io, size) {
+        if let Some(admission) = self.keep_capacity(config, io, size) {
             return admission;
         }
         if let Some(admission) = self.make_room(config, io, size) {
@@ -320,6 +326,7 @@ impl Topic {
         segment.index.note(offset, position, now.wall_ms);
         segment.end += size;
         self.next = end;
+        self.resize(size, 0);
         self.last_publish_ns = now.monotonic_ns;
         self.retention.active_since_ns.get_or_insert(now.monotonic_ns);
         // What is on its way out, or stops, is not waited for.
@@ -371,28 +378,6 @@ impl Topic {
         )))
     }
 
-    /// The bound on the bytes of the log. `None`: the message keeps it.
-    fn keep_capacity(&mut self, io: &Io, size: u64) -> Option<Admission> {
-        let capacity = self.policy.bound(Setting::CapacityBytes)?;
-        // A log without a message may have padding, which nobody could take away.
-        let has_messages = self.start < self.next;
-        let bytes: u64 = self.segments.iter().map(|segment| segment.end).filter(|_| has_messages).sum();
-        let over = (bytes + size).checked_sub(capacity).filter(|over| *over > 0)?;
-        let drops = self.policy.get(Setting::OnFull) == 1 || planted!(io, CapacityDrops);
-        // A message larger than the capacity would never have its place.
-        if drops && size <= capacity {
-            self.drop_oldest(over);
-            return Some(Admission::Parked);
-        }
-        Some(Admission::Refused(RequestError::new(
-            Code::OverCapacity,
-            format!(
-                "topic {} has {bytes} bytes, and capacity-bytes is {capacity}; nothing of the message was stored; PURGE the topic, or raise it",
-                self.name
-            ),
-        )))
-    }
-
     /// Sees to it that the next `size` bytes have a place. `None`: they have.
     fn make_room(&mut self, config: &Config, io: &Io, size: u64) -> Option<Admission> {
         if self.roll != Roll::No {
@@ -427,7 +412,7 @@ impl Topic {
         Some(self.park_or_refuse())
     }
 
-    fn park_or_refuse(&self) -> Admission {
+    pub(crate) fn park_or_refuse(&self) -> Admission {
         if self.space.full { Admission::Refused(disk_full(&self.name)) } else { Admission::Parked }
     }
 
@@ -486,6 +471,9 @@ impl Topic {
         self.space = Space::default();
         self.retention.due = true;
         self.retention.active_since_ns = None;
+        if core::mem::take(&mut self.retention.drops_active) {
+            self.want_start(base);
+        }
         (self.commit.written_position, self.commit.planned_position) = (0, 0);
         closed.map(|(_, places)| places).unwrap_or_default()
     }
@@ -508,7 +496,7 @@ impl Topic {
             written: self.written,
             next: self.next,
             segments: self.segments.len() as u64,
-            bytes: self.segments.iter().map(|segment| segment.end).sum(),
+            bytes: self.size.bytes(),
             groups: self.groups.len() as u64,
             forces: self.commit.forces,
             force_mean_us: self.commit.force_mean_ns / 1000,

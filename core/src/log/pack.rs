@@ -275,6 +275,9 @@ pub(crate) fn replace(
     topic.packing.packed += 1;
     topic.packing.saved_bytes += segment.end.saturating_sub(end);
     topic.retention.due = true;
-    (segment.end, segment.index, segment.removed) = (end, index, removed);
-    Some(core::mem::replace(&mut segment.file, file))
+    let before = core::mem::replace(&mut segment.end, end);
+    (segment.index, segment.removed) = (index, removed);
+    let old = core::mem::replace(&mut segment.file, file);
+    topic.resize(end, before);
+    Some(old)
 }

@@ -115,6 +115,7 @@ pub(crate) async fn restore(
             removed: segment.removed,
         });
     }
+    topic.resize(topic.segments.iter().map(|segment| segment.end).sum(), 0);
     topic.retention.active_since_ns = (found.end > topic.active().base).then_some(io.now().monotonic_ns);
     topic.groups = found.groups.iter().map(|(name, offset)| (name.clone(), Group::recovered(*offset))).collect();
     Ok(Rc::new(RefCell::new(topic)))

@@ -50,6 +50,8 @@ pub(crate) struct Retention {
     pub(crate) blocked: bool,
     /// A roll is wanted so that the space of the active segment can be given back. It is tried even though the disk is full.
     pub(crate) rolls: bool,
+    /// The active segment goes as soon as it is closed.
+    pub(crate) drops_active: bool,
     /// Clients that wait for their PURGE.
     pub(crate) purges: VecDeque<Waiter>,
 }
@@ -69,6 +71,11 @@ impl Retention {
     /// Of a log whose both slots will say this start.
     pub(crate) fn recovered(start: u64) -> Retention {
         Retention { wanted: start, prepared: start, recorded: start, due: true, ..Retention::default() }
+    }
+
+    /// Where the log is to begin for sure.
+    pub(crate) fn wanted(&self) -> u64 {
+        self.wanted
     }
 
     fn goal(&self) -> u64 {
@@ -117,8 +124,7 @@ impl Topic {
         let consumed = by_groups.chain(by_queues).min().filter(|_| wants_consumed);
         // What has an offset and is not written may still be lost, so it is not counted as kept.
         let active_bytes = if is_closing { self.active().end } else { self.commit.written_position };
-        let closed = self.segments.iter().rev().skip(1);
-        let mut bytes: u64 = closed.map(|segment| segment.end).sum::<u64>() + active_bytes;
+        let mut bytes = self.size.bytes() - self.active().end + active_bytes;
         let mut start = self.start;
         for (at, segment) in self.segments.iter().enumerate() {
             let next = self.segments.get(at + 1).map(|next| next.base).or(is_closing.then_some(self.next));
@@ -230,6 +236,7 @@ impl Topic {
         self.retention.recorded = self.retention.recorded.max(start);
         if planted!(io, RemovalBeforeStart) {
             self.start = self.retention.recorded;
+            self.resize(0, 0);
         }
     }
 
@@ -243,6 +250,7 @@ impl Topic {
         while self.is_removable() {
             gone.extend(self.segments.pop_front());
         }
+        self.resize(0, gone.iter().map(|segment: &Segment| segment.end).sum());
         gone
     }
 

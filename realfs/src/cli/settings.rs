@@ -56,7 +56,7 @@ macro_rules! topic_row {
 }
 
 /// In the order of `--help`.
-static SETTINGS: [Setting; 39] = [
+static SETTINGS: [Setting; 40] = [
     row!("data", path, data, "Where the messages are; created when missing (its parent must exist)"),
     Setting {
         several: true,
@@ -150,6 +150,12 @@ static SETTINGS: [Setting; 39] = [
     row!("ballast-bytes", bytes, config.ballast_bytes, "Space kept back for acknowledging on a full disk; 0: none"),
     row!("recent-bytes", bytes, config.recent_bytes, "Memory for the newest messages, over all topics"),
     row!("index-bytes", bytes, config.index_bytes, "Memory for the indexes of closed segments, over all topics"),
+    row!(
+        "total-capacity",
+        capacity,
+        config.total_capacity_bytes,
+        "The most bytes that the logs of all topics together may have; whose oldest messages go for a new one, --on-full says"
+    ),
     topic_row!(0),
     topic_row!(1),
     topic_row!(2),
@@ -174,6 +180,24 @@ mod bytes {
 
     pub(super) fn show<T: Copy + Into<u64>>(field: &T) -> String {
         values::show_bytes((*field).into())
+    }
+}
+
+/// Sizes, or none.
+mod capacity {
+    use super::*;
+    pub(super) const VALUE: &str = "BYTES|off";
+
+    pub(super) fn set(field: &mut u64, text: &str) -> Result<(), String> {
+        if text == "off" {
+            *field = 0;
+            return Ok(());
+        }
+        bytes::set(field, text)
+    }
+
+    pub(super) fn show(field: &u64) -> String {
+        if *field == 0 { "off".into() } else { bytes::show(field) }
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) static FLAGS: [Flag; 9] = [
     Flag {
         name: "on-full",
         kind: Kind::Word(Setting::OnFull),
-        help: "What becomes of a message beyond the capacity: it is refused, or the oldest ones are removed for it",
+        help: "What becomes of a message beyond the capacity: it is refused, or the oldest ones of the topic are removed for it",
     },
     Flag {
         name: "dedup-sequences",

@@ -130,7 +130,14 @@ mod hunt {
                 lean("after remove * of t", "power lost", 20),
             ],
             Planted::PolicyTakesOneMore => [tiny_segments(), vec![lean("plan, retention", "bytes", 90)]].concat(),
-            Planted::CapacityDrops => [tiny_segments(), vec![lean("plan, retention", "capacity, reject", 90)]].concat(),
+            Planted::CapacityDrops => [
+                tiny_segments(),
+                vec![
+                    lean("plan, retention", "capacity, reject", 50),
+                    lean("plan, retention", "total capacity, reject", 80),
+                ],
+            ]
+            .concat(),
             Planted::AnchorAlone => [
                 tiny_segments(),
                 purger(),

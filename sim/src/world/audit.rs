@@ -353,11 +353,24 @@ impl World {
                 if code == "OVER_CAPACITY" && tries % 2 == 0 && tries < 20 =>
             {
                 self.audit.tasks.push_front(Task::Publish { topic: topic.clone(), tries: tries + 1 });
+                if self.plan.config.total_capacity_bytes > 0 {
+                    // What was published to another one and never answered has its bytes, too. When it is read it can be purged.
+                    for topic in self.plan.topics.clone() {
+                        let offset = self.checker.model.log(&topic).firm_end;
+                        self.audit.tasks.push_front(Task::ReadOn { topic, offset });
+                    }
+                }
                 // Its answer comes before the next PUB is sent.
                 self.audit.tasks.push_front(Task::Look { topic: topic.clone() });
-                let before = self.checker.model.log(&topic).firm_end;
                 if let Some(connection) = self.audit.connection {
-                    self.ask_audit(connection, &topic, Ask::Purge { before }, format!("PURGE @{topic} {before}\n"));
+                    // Where one bound is for all topics, another one may have all the bytes.
+                    let takes_part = |name: &str| name == topic || self.plan.config.total_capacity_bytes > 0;
+                    let logs = self.checker.model.logs.iter().filter(|(name, log)| log.exists && takes_part(name));
+                    let purges: Vec<(String, u64)> = logs.map(|(name, log)| (name.clone(), log.firm_end)).collect();
+                    for (topic, before) in purges {
+                        let line = format!("PURGE @{topic} {before}\n");
+                        self.ask_audit(connection, &topic, Ask::Purge { before }, line);
+                    }
                     return Ok(());
                 }
             }

@@ -242,6 +242,8 @@ pub struct World {
     rolling: BTreeSet<String>,
     /// The topics whose start is being moved: their directories.
     retaining: BTreeSet<String>,
+    /// What this process has removed.
+    removed_bytes: u64,
     /// Some process was ready.
     was_ready: bool,
     /// What the effect that was executed last is for.
@@ -322,6 +324,7 @@ impl World {
             chain: None,
             rolling: BTreeSet::new(),
             retaining: BTreeSet::new(),
+            removed_bytes: 0,
             was_ready: false,
             phase: PHASES[0],
         }

@@ -83,6 +83,9 @@ impl World {
                 self.rolling.extend(topic);
             }
             self.may_begin_retention(&effect);
+            if let Effect::Remove { path } = &effect {
+                self.removed_bytes += self.disk.cached_file(path, 0, u64::MAX).unwrap_or_default().len() as u64;
+            }
             if is_roll && self.checker.is_ready() {
                 self.stats.rolls += 1;
             }
@@ -180,6 +183,12 @@ impl World {
         let message_max = u64::from(self.plan.config.payload_bytes_max.max(self.plan.config.publish_batch_bytes_max))
             + 100
             + self.plan.config.queue_bytes.min(1 << 20);
+        // The oldest of all topics go. By now others of those may have gone, and there is more room than when these were chosen.
+        let total_capacity = Some(self.plan.config.total_capacity_bytes).filter(|bytes| drops && *bytes > 0);
+        let of_others: u64 = (self.plan.topics.iter().map(|topic| layout::topic(topic)).filter(|other| other != dir))
+            .map(|other| self.log_bytes(&other) + message_max)
+            .sum();
+        let beside = of_others + self.removed_bytes;
         let oldest_ms = policy.bound(Setting::RetainMs).map(|ms| self.wall_max_ms - ms as i64);
         bases.iter().enumerate().filter(|(_, base)| **base < start).all(|(at, base)| {
             let next = bases.get(at + 1).copied().unwrap_or(start);
@@ -188,9 +197,19 @@ impl World {
             next <= start
                 && (policy.bound(Setting::RetainBytes).is_some_and(|kept| left >= kept)
                     || capacity.is_some_and(|capacity| left + bytes(*base).len() as u64 + message_max > capacity)
+                    || total_capacity
+                        .is_some_and(|total| left + bytes(*base).len() as u64 + message_max + beside > total)
                     || oldest_ms.is_some_and(|oldest| newest.is_none_or(|newest| newest < oldest))
                     || consumed.is_some_and(|consumed| next <= consumed))
         })
+    }
+
+    /// Of the segments of a topic, in the page cache.
+    fn log_bytes(&self, dir: &str) -> u64 {
+        let names = self.disk.cached_names(&layout::log(dir)).unwrap_or_default();
+        let bases = names.iter().filter_map(|name| layout::parse_segment(name));
+        let bytes = |base| self.disk.cached_file(&layout::segment(dir, base), 0, u64::MAX).unwrap_or_default().len();
+        bases.map(|base| bytes(base) as u64).sum()
     }
 
     pub(super) fn complete(&mut self, id: EffectId, effect: &Effect, result: Result<Outcome, IoError>) -> Step {
@@ -318,6 +337,7 @@ impl World {
         self.chain_is_interrupted(end == End::PowerLost);
         self.rolling.clear();
         self.retaining.clear();
+        self.removed_bytes = 0;
         self.was_ready |= self.checker.is_ready();
         self.broker = None;
         self.halting = false;
