@@ -339,7 +339,7 @@ fn a_publisher_repeats_what_was_not_stored() {
         expect("PUB DURABLE a\n"),
         reply("OK 1 DURABLE\n"),
     ]);
-    let mut publisher = Publisher::new(connect(&address), None, Level::Durable, 2, false, None);
+    let mut publisher = Publisher::new(connect(&address), None, Level::Durable, 2, false);
     publisher.push(&Publication::new(b"a")).unwrap();
     publisher.push(&Publication::new(b"b")).unwrap();
     let (summary, error) = publisher.finish();
@@ -421,7 +421,7 @@ fn a_publisher_repeats_lost_ones_only_when_told_to() {
     thread.join().unwrap();
 
     let (address, thread) = script("");
-    let (summary, third) = publish(&address, false, None);
+    let (summary, third) = publish(&address, false);
     assert!(third.unwrap_err().is_indeterminate());
     assert_eq!((summary.stored, summary.repeated), (1, 0));
     assert!(summary.unknown >= 1);
