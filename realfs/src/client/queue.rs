@@ -1,6 +1,6 @@
 //! Work queues: what a consumer reserves is its own until it confirms, gives it back, its lease runs out or the connection is lost.
 
-use super::{Batch, Client, Error, Fields, check_word, wire};
+use super::{Batch, Client, Error, check_word, wire};
 use plimsoll_core::protocol::{PendingState, PendingStatus, QueueStatus};
 use std::time::Duration;
 
