@@ -112,7 +112,10 @@ struct Shared {
     left: AtomicU64,
     confirmed: AtomicU64,
     given_back: AtomicU64,
+    /// Somebody else has the message, or will.
     lost: AtomicU64,
+    /// The connection broke before the reply came.
+    unknown: AtomicU64,
 }
 
 impl Shared {
@@ -149,6 +152,7 @@ pub(super) fn run(args: Args) -> i32 {
         confirmed: AtomicU64::new(0),
         given_back: AtomicU64::new(0),
         lost: AtomicU64::new(0),
+        unknown: AtomicU64::new(0),
     };
     let results: Vec<Result<(), Failure>> = thread::scope(|scope| {
         let work = || {
@@ -192,12 +196,14 @@ fn summary(args: &Args, shared: &Shared) -> Result<(), Failure> {
     if args.json {
         return Ok(());
     }
+    let Shared { confirmed, given_back, lost, unknown, .. } = shared;
     let number = |n: &AtomicU64| n.load(Ordering::Acquire);
-    let (confirmed, given_back, lost) = (number(&shared.confirmed), number(&shared.given_back), number(&shared.lost));
     let mut out = output();
-    write!(out, "{confirmed} confirmed, {given_back} given back")?;
-    if lost > 0 {
-        write!(out, ", {lost} lost to others while the command ran")?;
+    write!(out, "{} confirmed, {} given back", number(confirmed), number(given_back))?;
+    for (count, what) in [(lost, "lost to others while the command ran"), (unknown, "of unknown outcome")] {
+        if number(count) > 0 {
+            write!(out, ", {} {what}", number(count))?;
+        }
     }
     writeln!(out)?;
     Ok(out.flush()?)
@@ -339,15 +345,11 @@ impl<'a> Job<'a> {
             }
             Ended::LeaseLost(error) => Err(error.clone()),
         };
-        let outcome = match (&ended, &told) {
-            (Ended::By(status), Ok(())) if status.success() => "confirmed",
-            (_, Ok(())) => "given back",
-            (_, Err(_)) => "lost",
-        };
-        let count = match outcome {
-            "confirmed" => &self.shared.confirmed,
-            "given back" => &self.shared.given_back,
-            _ => &self.shared.lost,
+        let (outcome, count) = match (&ended, &told) {
+            (Ended::By(status), Ok(())) if status.success() => ("confirmed", &self.shared.confirmed),
+            (_, Ok(())) => ("given back", &self.shared.given_back),
+            (Ended::By(_), Err(error)) if error.is_indeterminate() => ("unknown", &self.shared.unknown),
+            (_, Err(_)) => ("lost", &self.shared.lost),
         };
         count.fetch_add(1, Ordering::AcqRel);
         if self.args.json {
