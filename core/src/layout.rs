@@ -29,6 +29,10 @@ pub const FOREIGN_ALLOWED: [&str; 1] = ["lost+found"];
 pub const LOG_SUFFIX: &str = ".log";
 /// What the name of a closed segment's sidecar ends in.
 pub const INDEX_SUFFIX: &str = ".index";
+/// The name of [`log_toml`] in the directory of a topic.
+pub const TOPIC_TOML: &str = "topic.toml";
+/// The same in that of a work queue.
+pub const QUEUE_TOML: &str = "queue.toml";
 const GROUP_SUFFIX: &str = ".offset";
 const DEAD_SUFFIX: &str = ".dead";
 
@@ -67,7 +71,7 @@ pub fn parent(dir: &str) -> &str {
 
 /// What a directory of a log says about it: the format, the log id, a topic's settings.
 pub fn log_toml(dir: &str) -> String {
-    let name = if is_queue(dir) { "queue.toml" } else { "topic.toml" };
+    let name = if is_queue(dir) { QUEUE_TOML } else { TOPIC_TOML };
     format!("{dir}/{name}")
 }
 
@@ -93,12 +97,12 @@ pub fn producers(dir: &str) -> String {
 
 /// Whether a name in a topic's directory is ours.
 pub fn is_topic_entry(name: &str) -> bool {
-    matches!(name, "topic.toml" | "watermark" | "producers" | "log" | "groups" | "queues")
+    matches!(name, TOPIC_TOML | "watermark" | "producers" | "log" | "groups" | "queues")
 }
 
 /// Whether a name in a work queue's directory is ours.
 pub fn is_queue_entry(name: &str) -> bool {
-    matches!(name, "queue.toml" | "watermark" | "log")
+    matches!(name, QUEUE_TOML | "watermark" | "log")
 }
 
 /// Whether a path lies in a topic's directory of ordered groups.

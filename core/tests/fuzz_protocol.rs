@@ -10,7 +10,7 @@ const BATCH_BYTES_MAX: u32 = 60;
 const BATCH_MESSAGES_MAX: u32 = 4;
 
 /// What single bytes of the input stand for, so that noise reaches every verb. Other bytes stand for themselves.
-const WORDS: [&[u8]; 37] = [
+const WORDS: [&[u8]; 45] = [
     b"PUB ",
     b"PUBN ",
     b"PUBB ",
@@ -20,6 +20,14 @@ const WORDS: [&[u8]; 37] = [
     b"READRAW ",
     b"SEEK ",
     b"FIND ",
+    b"RESERVE ",
+    b"CONFIRM ",
+    b"ABORT ",
+    b"EXTEND ",
+    b"PENDING ",
+    b"STEAL ",
+    b"QUEUES",
+    b"DELETE ",
     b"STATUS",
     b"\n",
     b"TOPICS",
@@ -94,6 +102,10 @@ fn decode(mut stream: &[u8], lengths: &[usize]) -> Vec<Next> {
             Next::Request(Request::Publish(publish)) => {
                 assert!((1..=PAYLOAD_BYTES_MAX as usize).contains(&publish.value.len()));
             }
+            Next::Request(Request::Confirm { offsets, .. }) => assert!(!offsets.is_empty()),
+            Next::Request(Request::Reserve { max, lease_ms, .. }) => assert!(*max >= 1 && *lease_ms >= 1),
+            Next::Request(Request::Extend { lease_ms, .. }) => assert!(*lease_ms >= 1),
+            Next::Request(Request::Pending { max, .. }) => assert!((1..=10_000).contains(max)),
             Next::Refused(error) | Next::Broken(error) => {
                 assert!(!error.sentence.contains(char::is_control) && error.sentence.len() < 400, "{error}");
             }

@@ -28,6 +28,7 @@
 //! stored twice, unless it has an id ([`Publication::id`]). The next request connects again, for as long as [`Options::reconnect_for`] allows.
 
 mod publisher;
+mod queue;
 #[cfg(test)]
 mod tests;
 pub mod wire;
@@ -456,6 +457,9 @@ impl Client {
                 force_total_ms: fields.number("forceTotalMs")?,
                 unforced_max: fields.number("unforcedMax")?,
                 unforced_ms_max: fields.number("unforcedMaxMs")?,
+                packed: fields.number("packed")?,
+                packed_bytes: fields.number("packedBytes")?,
+                pack_failures: fields.number("packFailures")?,
             })
         })
     }
@@ -465,7 +469,7 @@ impl Client {
     /// # Errors
     /// Every kind of [`Error`].
     pub fn topics(&mut self) -> Result<Vec<String>, Error> {
-        self.list("TOPICS", None, "TOPIC ", |fields| fields.text("name"))
+        self.list(|out| wire::begin(out, "TOPICS", None), "TOPIC ", |fields| fields.text("name"))
     }
 
     /// The groups of a topic.
@@ -474,14 +478,18 @@ impl Client {
     /// Every kind of [`Error`].
     pub fn groups(&mut self, topic: Option<&str>) -> Result<Vec<GroupStatus>, Error> {
         check_word("topic", topic)?;
-        self.list("GROUPS", topic, "GROUP ", |fields| {
-            Some(GroupStatus {
-                group: fields.text("name")?,
-                committed: fields.number("committed")?,
-                lag: fields.number("lag")?,
-                held: fields.get("held")? == b"yes",
-            })
-        })
+        self.list(
+            |out| wire::begin(out, "GROUPS", topic),
+            "GROUP ",
+            |fields| {
+                Some(GroupStatus {
+                    group: fields.text("name")?,
+                    committed: fields.number("committed")?,
+                    lag: fields.number("lag")?,
+                    held: fields.get("held")? == b"yes",
+                })
+            },
+        )
     }
 
     /// Makes a topic.
@@ -532,10 +540,14 @@ impl Client {
     /// Every kind of [`Error`].
     pub fn settings(&mut self, topic: Option<&str>) -> Result<Vec<(String, String, String)>, Error> {
         check_word("topic", topic)?;
-        self.list("SETTINGS", topic, "SETTING ", |fields| {
-            let mut words = wire::words(fields.0).map(|word| String::from_utf8_lossy(word).into_owned());
-            Some((words.next()?, words.next()?, words.next()?))
-        })
+        self.list(
+            |out| wire::begin(out, "SETTINGS", topic),
+            "SETTING ",
+            |fields| {
+                let mut words = wire::words(fields.0).map(|word| String::from_utf8_lossy(word).into_owned());
+                Some((words.next()?, words.next()?, words.next()?))
+            },
+        )
     }
 
     /// Removes every message below `before`, which must not lie above the line. Answers where the log begins then.
@@ -645,12 +657,11 @@ impl Client {
 
     fn list<T>(
         &mut self,
-        verb: &'static str,
-        topic: Option<&str>,
+        request: impl FnOnce(&mut Vec<u8>),
         prefix: &'static str,
         parse: impl Fn(&Fields<'_>) -> Option<T>,
     ) -> Result<Vec<T>, Error> {
-        self.send(|out| wire::begin(out, verb, topic))?;
+        self.send(request)?;
         let mut found = Vec::new();
         loop {
             let text = self.take_line()?;

@@ -382,3 +382,110 @@ fn messages_are_found_by_key_in_a_range() {
         assert!(error.contains(told), "{args:?}: {error}");
     }
 }
+
+#[test]
+fn a_command_works_on_each_message_of_a_queue() {
+    let broker = Broker::start(&[]);
+    assert_eq!(broker.run(&["topic", "create", "orders", "--max-deliveries", "2"]).0, 0);
+    for (key, value) in [("a", "one"), ("b", "two"), ("c", "three")] {
+        assert_eq!(broker.run(&["pub", "@orders", value, "--key", key, "--header", "x.y=z"]).0, 0);
+    }
+    let exec = "read -r line; echo \"$PLIMSOLL_TOPIC/$PLIMSOLL_GROUP $PLIMSOLL_OFFSET $PLIMSOLL_KEY $PLIMSOLL_HEADER_x_y \
+                $PLIMSOLL_DELIVERIES $line\"; [ $PLIMSOLL_OFFSET != 1 ]";
+    let work = ["queue", "work", "q", "--topic", "orders", "--exec", exec, "--delay", "10ms", "--wait", "1s"];
+    let (code, out, error) = broker.run(&work);
+    assert_eq!(code, 0, "{error}");
+    assert_eq!(
+        out,
+        "orders/q 0 a z 1 one\norders/q 1 b z 1 two\norders/q 2 c z 1 three\norders/q 1 b z 2 two\n\
+         2 confirmed, 2 given back\n"
+    );
+    assert!(error.contains("offset 1, delivery 2: exit status: 1"), "{error}");
+
+    let (_, out, _) = broker.run(&["queue", "list", "--topic", "orders"]);
+    assert!(
+        out.starts_with(
+            "queue  confirmed  next  ready  reserved  delayed  dying  waiting  journal\nq              3     3 "
+        ),
+        "{out}"
+    );
+    let (code, out, _) = broker.run(&["queue", "redrive", "--topic", "orders", "--dry-run"]);
+    let letter = "dead=0 group=q offset=1 deliveries=2 reason=aborted key=b value=\"two\"\n";
+    assert_eq!((code, out), (0, format!("{letter}1 dead letter would come back to orders\n")));
+    // What was not asked for stays where it is.
+    for filter in [["--group", "other"], ["--key", "a"]] {
+        let (code, out, _) = broker.run(&[&["queue", "redrive", "--topic", "orders"][..], &filter].concat());
+        assert_eq!((code, out.as_str()), (0, "0 dead letters came back to orders, 1 passed over\n"));
+    }
+    let (code, out, error) = broker.run(&["queue", "redrive", "--topic", "orders", "--key", "b", "--json"]);
+    assert_eq!(code, 0, "{error}");
+    let object: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&object["offset"], &object["reason"], &object["back_at"]), (&1.into(), &"aborted".into(), &3.into()));
+    for again in [&["--dry-run"][..], &[]] {
+        let (code, out, _) = broker.run(&[&["queue", "redrive", "--topic", "orders"][..], again].concat());
+        assert!(code == 0 && out.starts_with("0 dead letters "), "{out}");
+    }
+    let (code, out, _) =
+        broker.run(&["queue", "work", "q", "--topic", "orders", "--exec", "cat", "--wait", "0s", "--json"]);
+    let object: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(code, 0);
+    assert_eq!(
+        (&object["offset"], &object["deliveries"], &object["outcome"]),
+        (&3.into(), &1.into(), &"confirmed".into())
+    );
+}
+
+/// A consumer that hangs is left alone as long as it says so, and a person can take the message away from it.
+#[test]
+fn a_lease_is_extended_shown_and_stolen() {
+    let broker = Broker::start(&[]);
+    assert_eq!(broker.run(&["pub", "slow"]).0, 0);
+    let mut worker = broker
+        .command(&["queue", "work", "q", "--exec", "echo begun; exec sleep 60", "--lease", "1s", "--count", "1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(worker.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert_eq!(lines.next().as_deref(), Some("begun"));
+    thread::sleep(std::time::Duration::from_millis(1500));
+    let (code, out, _) = broker.run(&["queue", "pending", "q", "--json"]);
+    let pending: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &pending[0]["state"], &pending[0]["deliveries"]), (0, &"reserved".into(), &1.into()), "{out}");
+    assert!(pending[0]["left_ms"].as_u64().unwrap() > 400, "{out}");
+    let (code, out, _) = broker.run(&["queue", "steal", "q", "0"]);
+    assert_eq!((code, out.as_str()), (0, "0 can be reserved by others\n"));
+    assert_eq!(lines.next().as_deref(), Some("0 confirmed, 0 given back, 1 lost to others while the command ran"));
+    assert!(worker.wait().unwrap().success());
+    let (_, out, _) = broker.run(&["queue", "pending", "q"]);
+    assert_eq!(out, "offset  deliveries  state  connection  time\n     0           1  ready           -     -\n");
+    let (code, _, error) = broker.run(&["queue", "steal", "q", "0"]);
+    assert!(code == 1 && error.starts_with("plimsoll queue steal: NOT_RESERVED "), "{error}");
+    let (code, _, error) = broker.run(&["queue", "pending", "r"]);
+    assert!(code == 1 && error.starts_with("plimsoll queue pending: NO_GROUP "), "{error}");
+}
+
+/// At the first signal what runs is finished; at the second it is ended and its message given back.
+#[test]
+fn a_worker_finishes_what_it_has_begun() {
+    let broker = Broker::start(&[]);
+    assert_eq!(broker.run(&["pub", "one", "two"]).0, 0);
+    for (signals, command, summary) in [
+        (1, "echo begun; sleep 1", "1 confirmed, 0 given back"),
+        (2, "echo begun; exec sleep 60", "0 confirmed, 1 given back"),
+    ] {
+        let mut worker =
+            broker.command(&["queue", "work", "q", "--exec", command]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(worker.stdout.take().unwrap()).lines().map_while(Result::ok);
+        assert_eq!(lines.next().as_deref(), Some("begun"));
+        for _ in 0..signals {
+            let pid = rustix::process::Pid::from_child(&worker);
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+            thread::sleep(std::time::Duration::from_millis(50));
+        }
+        assert_eq!(lines.next().as_deref(), Some(summary));
+        assert!(worker.wait().unwrap().success());
+    }
+    let (code, _, error) = broker.run(&["queue", "work", "q", "--exec", "true", "--lease", "10ms"]);
+    assert!(code == 2 && error.contains("must be at least 1s"), "{error}");
+}

@@ -2,6 +2,8 @@
 
 use plimsoll_core::config::Config;
 use plimsoll_core::layout;
+use plimsoll_core::log::topic_file::TopicToml;
+use plimsoll_core::record::{self, Kind, Salt};
 use plimsoll_sim::naive::{Harness, NaiveDisk};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -370,4 +372,71 @@ fn an_index_is_dumped_and_no_concern_of_verify() {
     let (code, text, _) = verify(dir.path());
     assert_eq!(code, 0);
     assert!(text.contains("leftover: topics/default/log/00000000000000077777.index"), "{text}");
+}
+
+/// A queue with a message of each fate, and its journal anew behind a checkpoint.
+fn queue() -> NaiveDisk {
+    let mut h = Harness::new(Config { journal_bytes: 512, ..small() });
+    h.start();
+    let client = h.connect();
+    h.ask(client, b"ALTER @default max-deliveries=9\n");
+    for n in 0..5 {
+        h.ask(client, format!("PUB DURABLE {n}\n").as_bytes());
+    }
+    h.ask(client, b"RESERVE pack 5 0 60000\nCONFIRM pack 0 2\nABORT pack 1 5000\n");
+    for _ in 0..8 {
+        h.ask(client, b"EXTEND pack 4 60000\nABORT pack 3 1\n");
+        h.advance_ms(1);
+        h.ask(client, b"RESERVE pack 1 0 60000\n");
+    }
+    h.ask(client, b"ABORT pack 3\n");
+    h.stop();
+    h.disk
+}
+
+#[test]
+fn a_queues_journal_is_verified_and_its_operations_are_dumped() {
+    let disk = queue();
+    let dir = written(&disk);
+    let (code, text, object) = verify(dir.path());
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("\ndefault/pack  OK "), "{text}");
+    assert!(
+        text.contains("\nwork queue default/pack\n  confirmed: all below 1; reserved once and not confirmed: 2\n"),
+        "{text}"
+    );
+    let found = &object["topics"][0]["queues"][0];
+    assert_eq!((&found["queue"], &found["confirmed"], &found["pending"]), (&json!("pack"), &json!(1), &json!(2)));
+
+    let log = dir.path().join(layout::log(&layout::queue(TOPIC, "pack")));
+    let segments: Vec<PathBuf> = tree(&log).into_keys().collect();
+    let (text, objects) = dump(&segments[0]);
+    println!("{text}");
+    assert_eq!(objects[0]["operation"], "checkpoint");
+    assert_eq!((&objects[0]["next"], &objects[0]["pending"]), (&json!(5), &json!(3)));
+    let pending = |n: usize| (&objects[n]["message"], &objects[n]["deliveries"]);
+    assert_eq!([pending(1), pending(3)], [(&json!(1), &json!(1)), (&json!(4), &json!(1))]);
+    assert!(text.contains(" operation=reserve messages=3\n"), "{text}");
+    assert!(text.contains(" operation=abort message=3 due=2023-"), "{text}");
+    assert!(text.contains(" operation=dying message=3 sequence=0 reason=aborted\n"), "{text}");
+    assert!(text.contains(" operation=confirm messages=3\n"), "{text}");
+
+    // An operation that is none, under a checksum that fits, refuses the start; and so it is shown.
+    let mut bytes = fs::read(&segments[0]).unwrap();
+    let toml = fs::read(dir.path().join(layout::log_toml(&layout::queue(TOPIC, "pack")))).unwrap();
+    let base = objects[0]["offset"].as_u64().unwrap();
+    let salt = Salt::new(&TopicToml::parse(&toml).unwrap().log_id, base);
+    let mut frame = Vec::new();
+    record::encode(&mut frame, salt, base, base, Kind::QueueOperation as u8, 0, |out| out.extend_from_slice(&[9; 13]));
+    bytes[..frame.len()].copy_from_slice(&frame);
+    fs::write(&segments[0], bytes).unwrap();
+    let (code, text, object) = verify(dir.path());
+    assert_eq!(code, 3, "{text}");
+    assert_eq!(object["topics"][0]["queues"][0]["damage"]["reason"], "operation-unreadable");
+    assert!(text.contains("is CORRUPT (1 of 2 topics)"), "{text}");
+    assert!(
+        dump(&segments[0])
+            .0
+            .contains(" kind=queue-operation lag=0 time=1970-01-01T00:00:00.000Z damage=operation-unreadable ")
+    );
 }

@@ -9,14 +9,15 @@
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// Offsets that follow each other: the first, and how many.
-pub(crate) type Run = (u64, u32);
+pub type Run = (u64, u32);
 
 /// Why a message became a dead letter: what happened after its last delivery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(crate) enum Reason {
+pub enum Reason {
     /// Its consumer gave it back.
     Aborted = 1,
     /// Its lease ran out.
@@ -39,7 +40,7 @@ impl Reason {
     ];
 
     /// The word in a dead letter's header.
-    pub(crate) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         Reason::ALL[self as usize - 1].1
     }
 
@@ -50,29 +51,65 @@ impl Reason {
 
 /// That a message is to become a dead letter: under this sequence it is published there, however often that is tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Dying {
-    pub(crate) sequence: u32,
-    pub(crate) reason: Reason,
+pub struct Dying {
+    /// With the first eight bytes of the journal's log id it is the id of the dead letter (P16).
+    pub sequence: u32,
+    /// What happened after its last delivery.
+    pub reason: Reason,
 }
 
 /// A message that was reserved once and is not confirmed, as it outlives a restart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Kept {
-    pub(crate) deliveries: u32,
+pub struct Kept {
+    /// How often it was handed out.
+    pub deliveries: u32,
     /// Before this moment it is not handed out again, milliseconds since 1970 by the wall clock. 0: at once.
-    pub(crate) due_ms: i64,
-    pub(crate) dying: Option<Dying>,
+    pub due_ms: i64,
+    /// Whether it is on its way to the dead letters.
+    pub dying: Option<Dying>,
+}
+
+/// What one frame of a journal says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// These were handed out once more.
+    Reserve(Vec<Run>),
+    /// These are done, or gone.
+    Confirm(Vec<Run>),
+    /// It was given back.
+    Abort {
+        /// The message.
+        offset: u64,
+        /// When it may be handed out again, milliseconds since 1970.
+        due_ms: i64,
+    },
+    /// It is to become a dead letter.
+    Dying {
+        /// The message.
+        offset: u64,
+        /// As what.
+        dying: Dying,
+    },
+    /// All that was said before, and is not needed any more.
+    Checkpoint {
+        /// Nothing from here on was ever handed out.
+        next: u64,
+        /// The sequence that the next dead letter gets.
+        sequence: u32,
+        /// Below `next`, all that is not confirmed, in the order of offsets.
+        pending: Vec<(u64, Kept)>,
+    },
 }
 
 /// What a journal says.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Replayed {
+pub struct Replayed {
     /// Nothing from here on was ever reserved. The topic had as many messages forced: nothing above the line is handed out (P4).
-    pub(crate) next: u64,
+    pub next: u64,
     /// Below `next`, all that is not confirmed.
-    pub(crate) pending: BTreeMap<u64, Kept>,
+    pub pending: BTreeMap<u64, Kept>,
     /// The sequence that the next dead letter gets.
-    pub(crate) sequence: u32,
+    pub sequence: u32,
 }
 
 const RESERVE: u8 = 1;
@@ -125,11 +162,15 @@ pub(crate) fn encode_dying(offset: u64, dying: Dying) -> Vec<u8> {
 
 /// Everything.
 pub(crate) fn encode_checkpoint(state: &Replayed) -> Vec<u8> {
-    let mut out = Vec::with_capacity(13 + state.pending.len() * CHECKPOINT_ENTRY_BYTES as usize);
+    encode_state(state.next, state.sequence, state.pending.iter())
+}
+
+fn encode_state<'a>(next: u64, sequence: u32, pending: impl ExactSizeIterator<Item = (&'a u64, &'a Kept)>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(13 + pending.len() * CHECKPOINT_ENTRY_BYTES as usize);
     out.push(CHECKPOINT);
-    out.extend_from_slice(&state.next.to_be_bytes());
-    out.extend_from_slice(&state.sequence.to_be_bytes());
-    for (offset, kept) in &state.pending {
+    out.extend_from_slice(&next.to_be_bytes());
+    out.extend_from_slice(&sequence.to_be_bytes());
+    for (offset, kept) in pending {
         out.extend_from_slice(&offset.to_be_bytes());
         out.extend_from_slice(&kept.deliveries.to_be_bytes());
         out.extend_from_slice(&kept.due_ms.to_be_bytes());
@@ -140,52 +181,22 @@ pub(crate) fn encode_checkpoint(state: &Replayed) -> Vec<u8> {
     out
 }
 
-impl Replayed {
-    /// Takes in what a frame of the journal holds. `None`: that is no operation.
-    pub(crate) fn apply(&mut self, operation: &[u8]) -> Option<()> {
+impl Operation {
+    /// Reads what a frame of a journal holds. `None`: that is no operation.
+    pub fn parse(operation: &[u8]) -> Option<Operation> {
         let (kind, mut rest) = operation.split_first()?;
-        match *kind {
-            RESERVE => {
-                while !rest.is_empty() {
-                    for offset in run(&mut rest)? {
-                        self.reach(offset + 1)?;
-                        if let Some(kept) = self.pending.get_mut(&offset) {
-                            kept.deliveries = kept.deliveries.saturating_add(1);
-                            kept.due_ms = 0;
-                        }
-                    }
-                }
-            }
-            CONFIRM => {
-                while !rest.is_empty() {
-                    let run = run(&mut rest)?;
-                    self.reach(run.start)?;
-                    // Messages that are gone may be many.
-                    self.next = self.next.max(run.end);
-                    let mut left = self.pending.split_off(&run.start);
-                    self.pending.append(&mut left.split_off(&run.end));
-                }
-            }
-            ABORT => {
-                let (offset, due_ms) = (u64::from_be_bytes(take(&mut rest)?), i64::from_be_bytes(take(&mut rest)?));
-                if let Some(kept) = self.pending.get_mut(&offset) {
-                    kept.due_ms = due_ms;
-                }
-            }
-            DYING => {
-                let offset = u64::from_be_bytes(take(&mut rest)?);
-                let dying = dying(&mut rest)??;
-                self.sequence = self.sequence.max(dying.sequence.saturating_add(1));
-                if let Some(kept) = self.pending.get_mut(&offset) {
-                    kept.dying = Some(dying);
-                }
-            }
+        let operation = match *kind {
+            RESERVE => Operation::Reserve(all_runs(&mut rest)?),
+            CONFIRM => Operation::Confirm(all_runs(&mut rest)?),
+            ABORT => Operation::Abort {
+                offset: u64::from_be_bytes(take(&mut rest)?),
+                due_ms: i64::from_be_bytes(take(&mut rest)?),
+            },
+            DYING => Operation::Dying { offset: u64::from_be_bytes(take(&mut rest)?), dying: dying(&mut rest)?? },
             CHECKPOINT => {
-                let mut state = Replayed {
-                    next: u64::from_be_bytes(take(&mut rest)?),
-                    sequence: u32::from_be_bytes(take(&mut rest)?),
-                    pending: BTreeMap::new(),
-                };
+                let next = u64::from_be_bytes(take(&mut rest)?);
+                let sequence = u32::from_be_bytes(take(&mut rest)?);
+                let mut pending: Vec<(u64, Kept)> = Vec::new();
                 while !rest.is_empty() {
                     let offset = u64::from_be_bytes(take(&mut rest)?);
                     let kept = Kept {
@@ -193,16 +204,71 @@ impl Replayed {
                         due_ms: i64::from_be_bytes(take(&mut rest)?),
                         dying: dying(&mut rest)?,
                     };
-                    if offset >= state.next {
+                    let is_behind = pending.last().is_none_or(|(before, _)| *before < offset);
+                    if offset >= next || !is_behind {
                         return None;
                     }
-                    state.pending.insert(offset, kept);
+                    pending.push((offset, kept));
                 }
-                *self = state;
+                Operation::Checkpoint { next, sequence, pending }
             }
             _ => return None,
+        };
+        rest.is_empty().then_some(operation)
+    }
+
+    /// The bytes that [`Operation::parse`] reads.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Operation::Reserve(runs) => encode_reserve(runs),
+            Operation::Confirm(runs) => encode_confirm(runs),
+            Operation::Abort { offset, due_ms } => encode_abort(*offset, *due_ms),
+            Operation::Dying { offset, dying } => encode_dying(*offset, *dying),
+            Operation::Checkpoint { next, sequence, pending } => {
+                encode_state(*next, *sequence, pending.iter().map(|(offset, kept)| (offset, kept)))
+            }
         }
-        rest.is_empty().then_some(())
+    }
+}
+
+impl Replayed {
+    /// Takes in what a frame of the journal holds. `None`: that is no operation, or none that a broker has written there.
+    pub fn apply(&mut self, operation: &[u8]) -> Option<()> {
+        match Operation::parse(operation)? {
+            Operation::Reserve(runs) => {
+                for offset in runs.into_iter().flat_map(range) {
+                    self.reach(offset + 1)?;
+                    if let Some(kept) = self.pending.get_mut(&offset) {
+                        kept.deliveries = kept.deliveries.saturating_add(1);
+                        kept.due_ms = 0;
+                    }
+                }
+            }
+            Operation::Confirm(runs) => {
+                for run in runs.into_iter().map(range) {
+                    self.reach(run.start)?;
+                    // Messages that are gone may be many.
+                    self.next = self.next.max(run.end);
+                    let mut left = self.pending.split_off(&run.start);
+                    self.pending.append(&mut left.split_off(&run.end));
+                }
+            }
+            Operation::Abort { offset, due_ms } => {
+                if let Some(kept) = self.pending.get_mut(&offset) {
+                    kept.due_ms = due_ms;
+                }
+            }
+            Operation::Dying { offset, dying } => {
+                self.sequence = self.sequence.max(dying.sequence.saturating_add(1));
+                if let Some(kept) = self.pending.get_mut(&offset) {
+                    kept.dying = Some(dying);
+                }
+            }
+            Operation::Checkpoint { next, sequence, pending } => {
+                *self = Replayed { next, sequence, pending: pending.into_iter().collect() };
+            }
+        }
+        Some(())
     }
 
     /// Where the record of a reservation is missing, because there was no room for it, nothing is known of the messages before.
@@ -219,20 +285,27 @@ impl Replayed {
     }
 }
 
-/// More messages than one frame can name are none that a broker has written.
-fn run(rest: &mut &[u8]) -> Option<core::ops::Range<u64>> {
-    let first = u64::from_be_bytes(take(rest)?);
-    let count = u64::from(u32::from_be_bytes(take(rest)?));
-    Some(first..first.checked_add(count)?)
+fn all_runs(rest: &mut &[u8]) -> Option<Vec<Run>> {
+    let mut runs = Vec::new();
+    while !rest.is_empty() {
+        let (first, count) = (u64::from_be_bytes(take(rest)?), u32::from_be_bytes(take(rest)?));
+        first.checked_add(u64::from(count))?;
+        runs.push((first, count));
+    }
+    Some(runs)
+}
+
+fn range((first, count): Run) -> Range<u64> {
+    first..first + u64::from(count)
 }
 
 /// What stands for no dying is a sequence and a reason of 0.
 fn dying(rest: &mut &[u8]) -> Option<Option<Dying>> {
     let sequence = u32::from_be_bytes(take(rest)?);
     let [reason] = take(rest)?;
-    match reason {
-        0 => Some(None),
-        reason => Some(Some(Dying { sequence, reason: Reason::from_byte(reason)? })),
+    match (sequence, reason) {
+        (0, 0) => Some(None),
+        (_, reason) => Some(Some(Dying { sequence, reason: Reason::from_byte(reason)? })),
     }
 }
 
@@ -321,6 +394,8 @@ mod tests {
         let mut state = Replayed { next: 1, ..Replayed::default() };
         state.pending.insert(1, Kept::default());
         assert_eq!(Replayed::default().apply(&encode_checkpoint(&state)), None, "pending at next");
+        let twice = [encode_checkpoint(&replay(&[encode_reserve(&[(0, 1)])])), Vec::from([0; 25])].concat();
+        assert_eq!(Replayed::default().apply(&twice), None, "pending twice");
     }
 
     #[test]

@@ -254,8 +254,16 @@ impl TopicFindings {
     }
 
     /// It, and the journals of its work queues.
-    pub(crate) fn with_queues(&self) -> impl Iterator<Item = &TopicFindings> {
+    pub fn with_queues(&self) -> impl Iterator<Item = &TopicFindings> {
         [self].into_iter().chain(&self.queues)
+    }
+
+    /// Of a journal, as far as it was read: below which offset everything is confirmed, and how many messages above it were reserved and are
+    /// not.
+    pub fn queue(&self) -> Option<(u64, u64)> {
+        let Replayed { next, pending, .. } = &self.replayed;
+        let confirmed = pending.keys().next().copied().unwrap_or(*next);
+        self.group.is_some().then_some((confirmed, pending.len() as u64))
     }
 
     /// Closes its files: it will not be served.

@@ -3,6 +3,7 @@
 use super::connection::output;
 use super::verify::EXIT_DIRECTORY;
 use super::{EXIT_USAGE, complain};
+use plimsoll_core::group::journal::{Dying, Operation, Run};
 use plimsoll_core::group::offset_file;
 use plimsoll_core::layout;
 use plimsoll_core::log::index::Entry;
@@ -32,7 +33,8 @@ const WITNESSES: usize = 100;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 A segment is shown one record a line. Damage is shown in its place, and the dump goes on at the next valid record; whether \
-it matters is for `plimsoll verify` to say. The checksums start from the log id in the topic.toml beside log/; without one \
+it matters is for `plimsoll verify` to say. A work queue's journal is shown one operation a line. The checksums start from the log id in the \
+topic.toml or queue.toml beside log/; without one \
 the records themselves yield it.
 
 Examples:
@@ -40,6 +42,7 @@ Examples:
   plimsoll dump --json data/topics/default/log/00000000000000000000.log | jq .offset
   plimsoll dump data/topics/default/watermark
   plimsoll dump data/topics/default/groups/billing.offset
+  plimsoll dump data/topics/orders/queues/mails/log/00000000000000000000.log
 
 Exit codes: 0, 2 usage (also a file of another kind), 5 unreadable.")]
 pub(crate) struct Args {
@@ -72,7 +75,7 @@ pub(crate) fn run(args: Args) -> i32 {
         }
         Err(Failure::NoSalt) => {
             let sentence = format_args!(
-                "{}: no topic.toml and no watermark beside log/, and no record yields the salt of the checksums",
+                "{}: no topic.toml, queue.toml or watermark beside log/, and no record yields the salt of the checksums",
                 args.file.display()
             );
             complain("dump", sentence);
@@ -315,13 +318,16 @@ impl Segment {
     }
 }
 
-/// The log id in the `topic.toml` or, if that is lost, in the watermark of the topic whose `log/` the file lies in.
+/// The log id in the `topic.toml` or `queue.toml` or, if that is lost, in the watermark of the topic whose `log/` the file lies in.
 fn log_id_beside(path: &Path) -> Option<LogId> {
     let topic = path.parent()?.parent()?;
-    let read = |name: String| std::fs::read(topic.join(name.trim_start_matches('/'))).ok();
-    let written = read(layout::log_toml("")).and_then(|bytes| TopicToml::parse(&bytes).ok());
+    let read = |name: &str| std::fs::read(topic.join(name.trim_start_matches('/'))).ok();
+    let written = [layout::TOPIC_TOML, layout::QUEUE_TOML]
+        .into_iter()
+        .find_map(read)
+        .and_then(|bytes| TopicToml::parse(&bytes).ok());
     written.map(|toml| toml.log_id).or_else(|| {
-        let slots = Watermark::read(&read(layout::watermark(""))?);
+        let slots = Watermark::read(&read(&layout::watermark(""))?);
         slots.current().map(|slot| slot.log_id)
     })
 }
@@ -358,7 +364,57 @@ fn dump_frame(position: u64, frame: &Frame<'_>, lines: &mut Lines<impl Write>) -
             lines.line(&fields)?;
         }
     }
+    if let Some(Operation::Checkpoint { pending, .. }) = operation_of(frame) {
+        for (offset, kept) in pending {
+            let mut fields = vec![
+                ("checkpoint", frame.offset.into()),
+                ("message", offset.into()),
+                ("deliveries", kept.deliveries.into()),
+            ];
+            if kept.due_ms != 0 {
+                fields.push(("due", time_text(kept.due_ms)));
+            }
+            fields.extend(kept.dying.into_iter().flat_map(dying_fields));
+            lines.line(&fields)?;
+        }
+    }
     Ok(())
+}
+
+fn operation_of(frame: &Frame<'_>) -> Option<Operation> {
+    (frame.kind == Kind::QueueOperation).then(|| Operation::parse(&frame.payload[PREFIX_BYTES..])).flatten()
+}
+
+/// What an operation of a work queue says; messages are those of the topic.
+fn operation_fields(operation: Operation) -> Vec<(&'static str, Value)> {
+    let runs = |runs: Vec<Run>| {
+        let run = |(first, count): Run| match count {
+            1 => first.to_string().into(),
+            _ => format!("{first}..{}", first + u64::from(count)).into(),
+        };
+        runs.into_iter().map(run).collect::<Vec<Value>>().into()
+    };
+    match operation {
+        Operation::Reserve(reserved) => vec![("operation", "reserve".into()), ("messages", runs(reserved))],
+        Operation::Confirm(confirmed) => vec![("operation", "confirm".into()), ("messages", runs(confirmed))],
+        Operation::Abort { offset, due_ms } => {
+            vec![("operation", "abort".into()), ("message", offset.into()), ("due", time_text(due_ms))]
+        }
+        Operation::Dying { offset, dying } => {
+            let fields = [("operation", "dying".into()), ("message", offset.into())];
+            fields.into_iter().chain(dying_fields(dying)).collect()
+        }
+        Operation::Checkpoint { next, sequence, pending } => vec![
+            ("operation", "checkpoint".into()),
+            ("next", next.into()),
+            ("sequence", sequence.into()),
+            ("pending", pending.len().into()),
+        ],
+    }
+}
+
+fn dying_fields(dying: Dying) -> [(&'static str, Value); 2] {
+    [("sequence", dying.sequence.into()), ("reason", dying.reason.as_str().into())]
 }
 
 fn frame_fields(position: u64, frame: &Frame<'_>) -> Vec<(&'static str, Value)> {
@@ -371,7 +427,14 @@ fn frame_fields(position: u64, frame: &Frame<'_>) -> Vec<(&'static str, Value)> 
         ("lag", frame.lag.into()),
         ("time", time_text(time)),
     ];
+    if let Some(operation) = operation_of(frame) {
+        fields.extend(operation_fields(operation));
+        return fields;
+    }
     let Some(message) = Message::parse(frame.payload) else {
+        if frame.kind == Kind::QueueOperation {
+            fields.push(("damage", "operation-unreadable".into()));
+        }
         let value = &frame.payload[PREFIX_BYTES..];
         fields.push(("valueBytes", value.len().into()));
         if !matches!(frame.kind, Kind::Padding | Kind::Batch) {

@@ -10,6 +10,7 @@ mod find;
 mod generate;
 mod groups;
 mod publish;
+mod queue;
 mod seek;
 mod serve;
 mod settings;
@@ -47,6 +48,7 @@ enum Command {
     Topic(topic::Args),
     Topics(topics::Args),
     Groups(groups::Args),
+    Queue(queue::Args),
     Seek(seek::Args),
     Find(find::Args),
     Create(create::Args),
@@ -76,6 +78,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> i32 {
         Command::Topic(args) => topic::run(args),
         Command::Topics(args) => topics::run(args),
         Command::Groups(args) => groups::run(args),
+        Command::Queue(args) => queue::run(args),
         Command::Seek(args) => seek::run(args),
         Command::Find(args) => find::run(args),
         Command::Create(args) => create::run(args),

@@ -56,7 +56,7 @@ macro_rules! topic_row {
 }
 
 /// In the order of `--help`.
-static SETTINGS: [Setting; 40] = [
+static SETTINGS: [Setting; 45] = [
     row!("data", path, data, "Where the messages are; created when missing (its parent must exist)"),
     Setting {
         several: true,
@@ -136,6 +136,24 @@ static SETTINGS: [Setting; 40] = [
     row!("max-topics", count, config.topics_max, "Topics at most"),
     row!("max-groups", count, config.groups_max, "Groups of one topic at most"),
     row!(
+        "max-reserved",
+        count,
+        config.reserved_max,
+        "Messages that one connection may have reserved in work queues, over all of them"
+    ),
+    row!(
+        "max-pending",
+        count,
+        config.pending_max,
+        "Messages of one work queue that were reserved and are not confirmed"
+    ),
+    row!(
+        "journal-bytes",
+        bytes,
+        config.journal_bytes,
+        "A work queue's journal begins anew with a checkpoint before it would grow past this and the checkpoint"
+    ),
+    row!(
         "max-producers",
         count,
         config.producers_max,
@@ -165,6 +183,8 @@ static SETTINGS: [Setting; 40] = [
     topic_row!(6),
     topic_row!(7),
     topic_row!(8),
+    topic_row!(9),
+    topic_row!(10),
 ];
 
 /// Sizes: `4096`, `64 KiB`.
@@ -572,7 +592,7 @@ mod tests {
                 bytes::VALUE => "4096",
                 "TIME" | "TIME|off" => "77ms",
                 "BYTES|off" => "4096",
-                "N" => "7",
+                "N" | "N|off" => "7",
                 "POLICY" => "messages=7",
                 "no|yes" => "yes",
                 "reject|drop-oldest" => "drop-oldest",

@@ -15,6 +15,8 @@ enum Kind {
     Time(Setting),
     Bytes(Setting),
     Count(Setting),
+    /// A count of which `off` means that there is no such bound.
+    Bound(Setting),
     Word(Setting),
 }
 
@@ -27,7 +29,7 @@ pub(crate) struct Flag {
 }
 
 /// In the order in which they are shown.
-pub(crate) static FLAGS: [Flag; 9] = [
+pub(crate) static FLAGS: [Flag; 11] = [
     Flag {
         name: "flush",
         kind: Kind::Flush,
@@ -62,6 +64,18 @@ pub(crate) static FLAGS: [Flag; 9] = [
         help: "Of each producer so many of its last sequences are known, and stored once",
     },
     Flag { name: "dedup-age", kind: Kind::Time(Setting::DedupMs), help: "… for this long" },
+    Flag {
+        name: "pack-below-percent",
+        kind: Kind::Bound(Setting::PackBelow),
+        help: "Where messages that every work queue has confirmed may go (--retain-consumed yes): a segment of which fewer messages are \
+               left than this is written anew without the others",
+    },
+    Flag {
+        name: "max-deliveries",
+        kind: Kind::Bound(Setting::MaxDeliveries),
+        help: "So often a work queue hands a message out; one that is not confirmed then goes to the dead letters, topic \
+               <topic>.dead",
+    },
 ];
 
 /// The flag of that name. Panics where there is none: names come from the table.
@@ -82,6 +96,7 @@ impl Flag {
             Kind::Time(_) => "TIME|off",
             Kind::Bytes(_) => "BYTES|off",
             Kind::Count(_) => "N",
+            Kind::Bound(_) => "N|off",
             Kind::Word(Setting::OnFull) => "reject|drop-oldest",
             Kind::Word(_) => "no|yes",
         }
@@ -91,7 +106,11 @@ impl Flag {
     pub(crate) fn definitions(&self) -> impl Iterator<Item = &'static Definition> + use<> {
         let (first, second) = match self.kind {
             Kind::Flush => (Setting::FlushIntervalMs, Some(Setting::FlushMessages)),
-            Kind::Time(setting) | Kind::Bytes(setting) | Kind::Count(setting) | Kind::Word(setting) => (setting, None),
+            Kind::Time(setting)
+            | Kind::Bytes(setting)
+            | Kind::Count(setting)
+            | Kind::Bound(setting)
+            | Kind::Word(setting) => (setting, None),
         };
         [first].into_iter().chain(second).map(row)
     }
@@ -103,10 +122,10 @@ impl Flag {
     pub(crate) fn set(&self, settings: &mut Settings, text: &str) -> Result<(), String> {
         let (setting, value) = match self.kind {
             Kind::Flush => return set_flush(settings, text),
-            Kind::Time(setting) | Kind::Bytes(setting) if text == "off" => (setting, 0),
+            Kind::Time(setting) | Kind::Bytes(setting) | Kind::Bound(setting) if text == "off" => (setting, 0),
             Kind::Time(setting) => (setting, milliseconds(text)?),
             Kind::Bytes(setting) => (setting, values::bytes(text)?),
-            Kind::Count(setting) | Kind::Word(setting) => (setting, row(setting).parse(text)?),
+            Kind::Count(setting) | Kind::Bound(setting) | Kind::Word(setting) => (setting, row(setting).parse(text)?),
         };
         settings.set(setting, Some(row(setting).parse(&row(setting).show(value))?));
         Ok(())
@@ -116,10 +135,10 @@ impl Flag {
     pub(crate) fn show(&self, value: impl Fn(Setting) -> u64) -> String {
         match self.kind {
             Kind::Flush => show_flush(value(Setting::FlushIntervalMs), value(Setting::FlushMessages)),
-            Kind::Time(setting) | Kind::Bytes(setting) if value(setting) == 0 => "off".into(),
+            Kind::Time(setting) | Kind::Bytes(setting) | Kind::Bound(setting) if value(setting) == 0 => "off".into(),
             Kind::Time(setting) => time(value(setting)),
             Kind::Bytes(setting) => values::show_bytes(value(setting)),
-            Kind::Count(setting) | Kind::Word(setting) => row(setting).show(value(setting)),
+            Kind::Count(setting) | Kind::Bound(setting) | Kind::Word(setting) => row(setting).show(value(setting)),
         }
     }
 
@@ -202,6 +221,8 @@ mod tests {
             ("on-full", "drop-oldest", "drop-oldest"),
             ("dedup-sequences", "0", "0"),
             ("dedup-age", "12h", "12h"),
+            ("max-deliveries", "5", "5"),
+            ("max-deliveries", "0", "off"),
         ] {
             let settings = read(name, text).unwrap_or_else(|why| panic!("{name} {text}: {why}"));
             assert_eq!(flag(name).show_default(&settings), shown);
@@ -221,6 +242,7 @@ mod tests {
             ("retain-age", "5", "time unit needed"),
             ("retain-age", "5us", "is kept in whole milliseconds"),
             ("capacity", "2PiB", "must be a whole number from 0 to 1125899906842624"),
+            ("max-deliveries", "often", "must be a whole number from 0 to 1000000, not often"),
             ("on-full", "drop", "must be reject or drop-oldest, not drop"),
         ] {
             let found = read(name, text).expect_err(text);

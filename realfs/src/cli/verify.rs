@@ -24,7 +24,7 @@ message; it is cut at the next start and harms nothing that was acknowledged DUR
 
 Examples:
   plimsoll verify /var/lib/plimsoll
-  plimsoll verify --json /mnt/backup | jq '.topics[] | select(.status == \"CORRUPT\")'
+  plimsoll verify --json /mnt/backup | jq '.topics[] | ., .queues[] | select(.status == \"CORRUPT\")'
 
 Exit codes: 0 OK (also with a torn tail), 2 usage, 3 corrupt, 5 not a data directory, in use, unreadable or of an \
 unknown format.")]
@@ -88,9 +88,10 @@ fn inspect(dir: &Path) -> Result<DirectoryFindings, String> {
 
 fn print(out: &mut impl Write, dir: &Path, findings: &DirectoryFindings) -> io::Result<()> {
     let mut table = Table::new(&["topic", "status", "records", "start", "line", "end", "segments", "bytes", "groups"]);
-    for topic in &findings.topics {
+    let logs = || findings.topics.iter().flat_map(TopicFindings::with_queues);
+    for topic in logs() {
         table.row([
-            topic.name.clone(),
+            topic.full_name(),
             topic.conclusion.as_str().to_owned(),
             topic.records.to_string(),
             topic.start.to_string(),
@@ -102,7 +103,7 @@ fn print(out: &mut impl Write, dir: &Path, findings: &DirectoryFindings) -> io::
         ]);
     }
     table.print(out)?;
-    for topic in &findings.topics {
+    for topic in logs() {
         notes(out, topic)?;
     }
     for path in &findings.leftovers {
@@ -111,18 +112,21 @@ fn print(out: &mut impl Write, dir: &Path, findings: &DirectoryFindings) -> io::
     for path in &findings.unknown {
         writeln!(out, "unknown: {path} (not Plimsoll's; left alone)")?;
     }
-    let count = |conclusion| findings.topics.iter().filter(|topic| topic.conclusion == conclusion).count();
+    let is = |topic: &TopicFindings, conclusion| topic.with_queues().any(|log| log.conclusion == conclusion);
+    let count = |conclusion| findings.topics.iter().filter(|topic| is(topic, conclusion)).count();
     let (torn, corrupt) = (count(Conclusion::TruncatedTail), count(Conclusion::Corrupt));
     let shown = dir.display();
     writeln!(out)?;
     match (corrupt, torn) {
         (0, 0) => writeln!(out, "{shown} is OK"),
         (0, _) => writeln!(out, "{shown} is OK; the torn tail is cut at the next start"),
-        _ => writeln!(
-            out,
-            "{shown} is CORRUPT ({corrupt} of {} topics); a broker refuses to start on it",
-            findings.topics.len()
-        ),
+        _ => {
+            writeln!(
+                out,
+                "{shown} is CORRUPT ({corrupt} of {} topics); a broker refuses to start on it",
+                findings.topics.len()
+            )
+        }
     }
 }
 
@@ -135,11 +139,18 @@ fn notes(out: &mut impl Write, topic: &TopicFindings) -> io::Result<()> {
         && topic.leftovers.is_empty()
         && topic.unknown.is_empty()
         && topic.below_start().is_empty()
+        && topic.group.is_none()
         && !one_slot;
     if quiet {
         return Ok(());
     }
-    writeln!(out, "\ntopic {}", topic.name)?;
+    match topic.queue() {
+        None => writeln!(out, "\ntopic {}", topic.name)?,
+        Some((confirmed, pending)) => {
+            writeln!(out, "\nwork queue {}", topic.full_name())?;
+            writeln!(out, "  confirmed: all below {confirmed}; reserved once and not confirmed: {pending}")?;
+        }
+    }
     if topic.conclusion == Conclusion::Corrupt {
         writeln!(out, "  reading ended at the damage; what lies behind it is not counted")?;
     }
@@ -193,6 +204,19 @@ fn json(findings: &DirectoryFindings) -> Value {
 }
 
 fn topic_json(topic: &TopicFindings) -> Value {
+    let mut object = log_json(topic);
+    match topic.queue() {
+        None => object["queues"] = topic.queues.iter().map(topic_json).collect(),
+        Some((confirmed, pending)) => {
+            object["queue"] = topic.group.clone().into();
+            object["confirmed"] = confirmed.into();
+            object["pending"] = pending.into();
+        }
+    }
+    object
+}
+
+fn log_json(topic: &TopicFindings) -> Value {
     let slots = topic.slots();
     let segments = topic.segments();
     json!({

@@ -3,7 +3,7 @@
 
 use super::*;
 use plimsoll_core::message;
-use plimsoll_core::protocol::line;
+use plimsoll_core::protocol::{PendingState, line};
 use plimsoll_core::record::Kind;
 use std::io::Write;
 use std::net::{Shutdown, TcpListener};
@@ -339,7 +339,7 @@ fn a_publisher_repeats_what_was_not_stored() {
         expect("PUB DURABLE a\n"),
         reply("OK 1 DURABLE\n"),
     ]);
-    let mut publisher = Publisher::new(connect(&address), None, Level::Durable, 2, false, None);
+    let mut publisher = Publisher::new(connect(&address), None, Level::Durable, 2, false);
     publisher.push(&Publication::new(b"a")).unwrap();
     publisher.push(&Publication::new(b"b")).unwrap();
     let (summary, error) = publisher.finish();
@@ -421,10 +421,74 @@ fn a_publisher_repeats_lost_ones_only_when_told_to() {
     thread.join().unwrap();
 
     let (address, thread) = script("");
-    let (summary, third) = publish(&address, false, None);
+    let (summary, third) = publish(&address, false);
     assert!(third.unwrap_err().is_indeterminate());
     assert_eq!((summary.stored, summary.repeated), (1, 0));
     assert!(summary.unknown >= 1);
     let _unblock_accept = TcpStream::connect(&address);
+    thread.join().unwrap();
+}
+
+#[test]
+fn work_queues_are_spoken_to() {
+    let (address, thread) = broker(vec![
+        expect("RESERVE @t q 2 50 1000 META\n"),
+        Trickle(b"GAP 0 7\nMSGX 7 1 time=5 key=k h.a=b deliveries=3\nx\nMSGX 8 1 time=5\ny\nEND 2\n".to_vec()),
+        expect("RESERVE q 1 0 1\n"),
+        reply("END 0\n"),
+        expect("CONFIRM @t q 7 8\n"),
+        reply("CONFIRMED 2\n"),
+        expect("CONFIRM q 7\n"),
+        reply("ERR NOT_RESERVED offset 7 is not\n"),
+        expect("ABORT q 7 500\n"),
+        reply("ABORTED 7\n"),
+        expect("EXTEND @t q 7 500\n"),
+        reply("EXTENDED 7\n"),
+        expect("STEAL q 7\n"),
+        reply("STOLEN 7\n"),
+        expect("QUEUES @t\n"),
+        reply(
+            "QUEUE name=q confirmed=1 next=2 ready=3 reserved=4 delayed=5 dying=6 waiting=7 journalBytes=8 later=x\nEND 1\n",
+        ),
+        expect("PENDING q 3 10\n"),
+        reply(
+            "PENDING 3 deliveries=1 state=reserved connection=2 leftMs=5\nPENDING 4 deliveries=1 state=ready\n\
+             PENDING 5 deliveries=1 state=delayed dueMs=9\nPENDING 6 deliveries=1 state=dying\nEND 4\n",
+        ),
+        expect("PENDING q 0 1\n"),
+        reply("PENDING 3 deliveries=1 state=lost\n"),
+        Hangup,
+        expect("STEAL q 7\n"),
+        reply("STOLEN 8\n"),
+        Hangup,
+        expect("CONFIRM q 7\n"),
+        reply("CONFIRMED 2\n"),
+    ]);
+    let mut client = connect(&address);
+    let batch = client.reserve(Some("t"), "q", 2, 50, 1000, true).unwrap();
+    let found: Vec<_> = batch.iter().collect();
+    let [Delivered::Gap { first: 0, next: 7 }, Delivered::Message(a), Delivered::Message(b)] = found[..] else {
+        panic!("{found:?}")
+    };
+    assert_eq!((a.offset, a.deliveries(), a.key().as_deref(), b.deliveries()), (7, Some(3), Some(&b"k"[..]), None));
+    assert!(client.reserve(None, "q", 1, 0, 1, false).unwrap().is_empty());
+    client.confirm(Some("t"), "q", &[7, 8]).unwrap();
+    assert!(client.confirm(None, "q", &[7]).unwrap_err().is(Code::NotReserved));
+    client.abort(None, "q", 7, 500).unwrap();
+    client.extend(Some("t"), "q", 7, 500).unwrap();
+    client.steal(None, "q", 7).unwrap();
+    let queue = client.queues(Some("t")).unwrap().remove(0);
+    assert_eq!((queue.group.as_str(), queue.confirmed, queue.waiting, queue.journal_bytes), ("q", 1, 7, 8));
+    let pending = client.pending(None, "q", 3, 10).unwrap();
+    assert_eq!(pending.iter().map(|message| message.offset).collect::<Vec<_>>(), [3, 4, 5, 6]);
+    let states: Vec<_> = pending.into_iter().map(|message| message.state).collect();
+    let reserved = PendingState::Reserved { connection: 2, left_ms: 5 };
+    let ready = |due_ms| PendingState::Ready { due_ms };
+    assert_eq!(states, [reserved, ready(0), ready(9), PendingState::Dying]);
+    assert!(matches!(client.pending(None, "q", 0, 1), Err(Error::Protocol(_))), "a state that is none");
+    assert!(matches!(client.steal(None, "q", 7), Err(Error::Protocol(_))), "another message");
+    assert!(matches!(client.confirm(None, "q", &[7]), Err(Error::Protocol(_))), "more than was asked for");
+    assert!(matches!(client.confirm(None, "q", &[]), Err(Error::Request(_))));
+    assert!(matches!(client.reserve(None, "q q", 1, 0, 1, false), Err(Error::Request(_))));
     thread.join().unwrap();
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::message::{self, Message};
-use crate::protocol::{GroupStatus, Hello, Reply, TopicStatus};
+use crate::protocol::{GroupStatus, Hello, PendingState, PendingStatus, QueueStatus, Reply, TopicStatus};
 use crate::record;
 use crate::settings::{Origin, Setting};
 use alloc::string::ToString;
@@ -190,6 +190,30 @@ fn every_verb_is_understood() {
         ),
         ("SETTINGS\n", Request::Settings { topic: None }),
         ("SETTINGS @t\n", Request::Settings { topic: topic("t") }),
+        (
+            "RESERVE @t g 2 50 1000 META\n",
+            Request::Reserve { topic: topic("t"), group: group(), max: 2, wait_ms: 50, lease_ms: 1000, meta: true },
+        ),
+        (
+            "RESERVE g 1 0 1\r\n",
+            Request::Reserve { topic: None, group: group(), max: 1, wait_ms: 0, lease_ms: 1, meta: false },
+        ),
+        (
+            "CONFIRM @t g 7 18446744073709551615  3\n",
+            Request::Confirm { topic: topic("t"), group: group(), offsets: vec![7, u64::MAX, 3] },
+        ),
+        ("ABORT g 7\n", Request::Abort { topic: None, group: group(), offset: 7, delay_ms: 0 }),
+        ("ABORT @t g 7 500\n", Request::Abort { topic: topic("t"), group: group(), offset: 7, delay_ms: 500 }),
+        ("EXTEND g 7 500\n", Request::Extend { topic: None, group: group(), offset: 7, lease_ms: 500 }),
+        ("EXTEND @t g 7 1\n", Request::Extend { topic: topic("t"), group: group(), offset: 7, lease_ms: 1 }),
+        ("QUEUES\n", Request::Queues { topic: None }),
+        ("QUEUES @t\n", Request::Queues { topic: topic("t") }),
+        ("PENDING g\n", Request::Pending { topic: None, group: group(), from: 0, max: 10_000 }),
+        ("PENDING @t g 7\n", Request::Pending { topic: topic("t"), group: group(), from: 7, max: 10_000 }),
+        ("PENDING g 7 5\n", Request::Pending { topic: None, group: group(), from: 7, max: 5 }),
+        ("PENDING g 7 10001\n", Request::Pending { topic: None, group: group(), from: 7, max: 10_000 }),
+        ("STEAL @t g 7\n", Request::Steal { topic: topic("t"), group: group(), offset: 7 }),
+        ("STEAL g 7\n", Request::Steal { topic: None, group: group(), offset: 7 }),
         ("PING\n", Request::Ping),
         ("PING\r\n", Request::Ping),
         ("HELLO\n", Request::Hello),
@@ -346,14 +370,33 @@ fn every_mistake_gets_a_code_and_a_sentence_that_helps() {
         ("PING x\n", BadRequest, "'x' is one word too many; expected PING"),
         ("HELLO x\n", BadRequest, "'x' is one word too many; expected HELLO"),
         ("QUIT x\n", BadRequest, "'x' is one word too many; expected QUIT"),
-        // Verbs to come
+        // Work queues
+        ("RESERVE\n", BadRequest, "the group is missing; expected RESERVE [@topic] <group> <max messages>"),
+        ("RESERVE g 0 1 1\n", BadRequest, "the number of messages must be at least 1"),
+        ("RESERVE g 1\n", BadRequest, "the wait in ms is missing"),
+        ("RESERVE g 1 x 1\n", BadRequest, "the wait in ms must be a whole number"),
+        ("RESERVE g 1 1\n", BadRequest, "the lease in ms is missing"),
         ("RESERVE g 1 1 0\n", BadRequest, "the lease in ms must be at least 1"),
+        ("RESERVE g 1 1 1 meta\n", BadRequest, "'meta' is not META"),
+        ("RESERVE g 1 1 1 META x\n", BadRequest, "'x' is one word too many"),
+        ("RESERVE ../g 1 1 1\n", BadName, "'../g' can't be a group"),
+        ("CONFIRM\n", BadRequest, "the group is missing; expected CONFIRM [@topic] <group> <offset>…"),
         ("CONFIRM g\n", BadRequest, "the offset is missing"),
         ("CONFIRM g 1 x\n", BadRequest, "the offset must be a whole number"),
-        ("ABORT g\n", BadRequest, "the offset is missing"),
+        ("CONFIRM g 1 -1\n", BadRequest, "the offset must be a whole number"),
+        ("ABORT g\n", BadRequest, "the offset is missing; expected ABORT [@topic] <group> <offset> [<delay ms>]"),
         ("ABORT g 1 x\n", BadRequest, "the delay in ms must be a whole number"),
+        ("ABORT g 1 2 3\n", BadRequest, "'3' is one word too many"),
+        ("EXTEND g\n", BadRequest, "the offset is missing; expected EXTEND [@topic] <group> <offset> <lease ms>"),
+        ("EXTEND g 1\n", BadRequest, "the lease in ms is missing"),
         ("EXTEND g 1 0\n", BadRequest, "the lease in ms must be at least 1"),
+        ("QUEUES t\n", BadRequest, "'t' is one word too many; expected QUEUES [@topic]"),
+        ("PENDING\n", BadRequest, "the group is missing; expected PENDING [@topic] <group> [<from offset>"),
+        ("PENDING g x\n", BadRequest, "the offset must be a whole number"),
         ("PENDING g 1 x\n", BadRequest, "the number of messages must be a whole number"),
+        ("PENDING g 1 2 3\n", BadRequest, "'3' is one word too many"),
+        ("STEAL g\n", BadRequest, "the offset is missing; expected STEAL [@topic] <group> <offset>"),
+        ("STEAL g 1 2\n", BadRequest, "'2' is one word too many"),
         // PUBB
         (
             "PUBB SAFE 1 5\nPING\n\n",
@@ -450,7 +493,8 @@ fn where_the_framing_is_lost_nothing_more_is_believed() {
 fn transcript() -> Vec<u8> {
     let mut stream = b"PUB DURABLE first\nPUB @orders WRITTEN   spaces \r\nPUBN DURABLE 5 key=a%20b h.x=y\na\nb\r\n\nFETCH g 10 0\r\n\
         PUBN DURABLE 40\n0123456789012345678901234567890123456789\nPUBB DURABLE 1 6\n\0\0\0\x02ab\n\nping\n\
-        PUB DURABLE \nPUB DURABLE 0123456789abcdef\nPUB DURABLE 0123456789abcdef0\nSEEK g end\n"
+        PUB DURABLE \nPUB DURABLE 0123456789abcdef\nPUB DURABLE 0123456789abcdef0\nSEEK g end\nRESERVE @orders g 2 0 500 META\n\
+        CONFIRM g 1 2  3\r\nCONFIRM g 1 x\nABORT g 4 100\nEXTEND g 5 0\nPENDING g\n"
         .to_vec();
     for (line, behind) in [("PUB DURABLE ", "\n"), ("NOTHING ", "\r\n"), ("PUBN DURABLE 4 ", "\nQUIT\n")] {
         stream.extend_from_slice(line.as_bytes());
@@ -465,9 +509,9 @@ fn transcript() -> Vec<u8> {
 fn fragmentation_changes_nothing() {
     let stream = transcript();
     let whole = decode_whole(&stream);
-    assert_eq!(whole.len(), 17);
-    assert!(matches!(whole[15], Next::Request(Request::Ack { .. })));
-    assert!(matches!(whole[16], Next::Broken(_)));
+    assert_eq!(whole.len(), 23);
+    assert!(matches!(whole[21], Next::Request(Request::Ack { .. })));
+    assert!(matches!(whole[22], Next::Broken(_)));
     assert_eq!(decode(LIMIT, stream.chunks(1)), whole);
     for cut in 0..=stream.len() {
         let (before, behind) = stream.split_at(cut);
@@ -613,6 +657,24 @@ fn replies_are_written_as_the_protocol_says() {
         unforced_ms_max: 12,
     };
     let group = |group: &str, held| GroupStatus { group: group.to_string(), committed: 5, lag: 2, held };
+    let queue = QueueStatus {
+        group: "pack".to_string(),
+        confirmed: 1,
+        next: 2,
+        ready: 3,
+        reserved: 4,
+        delayed: 5,
+        dying: 6,
+        waiting: 7,
+        journal_bytes: 8,
+    };
+    let pending = [
+        PendingState::Reserved { connection: 3, left_ms: 4 },
+        PendingState::Ready { due_ms: 0 },
+        PendingState::Ready { due_ms: 5 },
+        PendingState::Dying,
+    ];
+    let pending = (1..).zip(pending).map(|(offset, state)| PendingStatus { offset, deliveries: 2, state }).collect();
     let hello = Hello {
         version: "1.2.3",
         payload_bytes_max: 65536,
@@ -646,6 +708,21 @@ fn replies_are_written_as_the_protocol_says() {
         (
             Reply::Groups(vec![group("a", true), group("b", false)]),
             "GROUP name=a committed=5 lag=2 held=yes\nGROUP name=b committed=5 lag=2 held=no\nEND 2\n",
+        ),
+        (Reply::Confirmed { count: 3 }, "CONFIRMED 3\n"),
+        (Reply::Aborted { offset: 7 }, "ABORTED 7\n"),
+        (Reply::Extended { offset: 7 }, "EXTENDED 7\n"),
+        (Reply::Stolen { offset: 7 }, "STOLEN 7\n"),
+        (Reply::Queues(vec![]), "END 0\n"),
+        (
+            Reply::Queues(vec![queue]),
+            "QUEUE name=pack confirmed=1 next=2 ready=3 reserved=4 delayed=5 dying=6 waiting=7 journalBytes=8\nEND 1\n",
+        ),
+        (Reply::Pending(vec![]), "END 0\n"),
+        (
+            Reply::Pending(pending),
+            "PENDING 1 deliveries=2 state=reserved connection=3 leftMs=4\nPENDING 2 deliveries=2 state=ready\n\
+             PENDING 3 deliveries=2 state=delayed dueMs=5\nPENDING 4 deliveries=2 state=dying\nEND 4\n",
         ),
         (Reply::Created { topic: "orders".to_string() }, "CREATED orders\n"),
         (Reply::Purged { start: 7 }, "PURGED 7\n"),
@@ -694,6 +771,15 @@ fn messages_are_written_as_the_protocol_says() {
         encode_message(&mut out, 7, &Message::parse(&payload).unwrap(), meta, None);
         assert_eq!(out, expected, "{}", out.escape_ascii());
     }
+    // In a work queue the count stands at the end, and only with META.
+    let payload = message_payload(-5, Some(b"k"), headers, b"x");
+    for (meta, expected) in
+        [(false, &b"MSG 7 x\n"[..]), (true, b"MSGX 7 1 time=-5 key=k h.type=a%20b h.odd%20name%3D= deliveries=3\nx\n")]
+    {
+        let mut out = Vec::new();
+        encode_message(&mut out, 7, &Message::parse(&payload).unwrap(), meta, Some(3));
+        assert_eq!(out, expected, "{}", out.escape_ascii());
+    }
 }
 
 fn message_payload(time: i64, key: Option<&[u8]>, headers: &[(&[u8], &[u8])], value: &[u8]) -> Vec<u8> {
@@ -713,7 +799,8 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
             &b"PUB DURABLE x\n"[..], b"PUB ", b"PUBN DURABLE 3\n", b"PUBN DURABLE 3\nxyz\n", b"PUBN SAFE 30\n", b"PUBB DURABLE 1 9\n",
             b"PUBB DURABLE 2 11\n\0\0\0\x01x\0\0\0\x02yz\n", b"PUBB WRITTEN 2 10\n", b"\0\0\0\x01",
             b"FETCH g 1 1\n", b"ACK g 1\n", b"PING\r\n", b"\n", b"\r", b" ", b"@orders", b"DURABLE", b"key=%41", b"h.a=b",
-            b"PUBN ACCEPTED 1 key=k\nx\n", b"PUBN DURABLE 0\n\n", b"SEEK g time=1\n", b"GET / HTTP/1.1\r\n", b"17", b"xyz\n",
+            b"PUBN ACCEPTED 1 key=k\nx\n", b"PUBN DURABLE 0\n\n", b"SEEK g time=1\n",
+            b"RESERVE g 1 0 9\n", b"CONFIRM g 1", b" 2 3", b"ABORT g 1\n", b"EXTEND g 1 0\n", b"PENDING g 5\n", b"GET / HTTP/1.1\r\n", b"17", b"xyz\n",
         ]).prop_map(<[u8]>::to_vec),
         1 => any_vec(any::<u8>(), 0..40),
         1 => (any::<u8>(), 0_usize..6000).prop_map(|(byte, n)| vec![byte; n]),

@@ -1,0 +1,208 @@
+//! `plimsoll queue`: works on what stands in a work queue, shows it, takes leases away and brings dead letters back.
+
+mod redrive;
+mod work;
+
+use super::connection::{Connection, Failure, exit_code, output, topic_name};
+use super::table::Table;
+use clap::Subcommand;
+use plimsoll_core::protocol::{PendingState, PendingStatus, QueueStatus};
+use serde_json::{Value, json};
+use std::io::Write;
+
+/// Work on the messages of a work queue, show what is reserved, take leases away, bring dead letters back
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plimsoll queue work mails --topic orders --exec ./send-mail --jobs 4
+  plimsoll queue list --topic orders
+  plimsoll queue pending mails --topic orders
+  plimsoll queue steal mails 1207 --topic orders
+  plimsoll queue redrive --topic orders --dry-run
+
+A work queue is a group whose messages are handed out to many consumers at once, each to one of them at a time, in any order. The \
+first RESERVE makes it; `plimsoll topic delete TOPIC --group GROUP` deletes it.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    Work(work::Args),
+    List(ListArgs),
+    Pending(PendingArgs),
+    Steal(StealArgs),
+    Redrive(redrive::Args),
+}
+
+/// List the work queues of a topic, and how many messages are how far
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+ready: could be reserved now. reserved: somebody has them. delayed: given back, and not due yet. dying: on their way to the dead \
+letters. waiting: consumers that wait for a message.")]
+struct ListArgs {
+    /// The topic [default: default]
+    #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
+    topic: Option<String>,
+    /// Print an array of JSON objects
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// List messages that were reserved and are not confirmed: by whom they are leased, and until when
+#[derive(clap::Args, Debug)]
+struct PendingArgs {
+    /// The work queue
+    group: String,
+    /// The topic [default: default]
+    #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
+    topic: Option<String>,
+    /// Begin with this offset
+    #[arg(long, value_name = "OFFSET", default_value_t = 0)]
+    from: u64,
+    /// List at most so many
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max: Option<u64>,
+    /// Print an array of JSON objects
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Take leases away: the messages can be reserved by others at once, and whoever had them can't confirm them any more
+#[derive(clap::Args, Debug)]
+struct StealArgs {
+    /// The work queue
+    group: String,
+    /// The messages
+    #[arg(required = true)]
+    offsets: Vec<u64>,
+    /// The topic [default: default]
+    #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
+    topic: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Does what was asked for.
+pub(crate) fn run(args: Args) -> i32 {
+    match args.verb {
+        Verb::Work(args) => work::run(args),
+        Verb::List(args) => exit_code("queue list", list(&args)),
+        Verb::Pending(args) => exit_code("queue pending", pending(&args)),
+        Verb::Steal(args) => exit_code("queue steal", steal(&args)),
+        Verb::Redrive(args) => redrive::run(args),
+    }
+}
+
+fn list(args: &ListArgs) -> Result<(), Failure> {
+    let queues = args.connection.connect()?.queues(args.topic.as_deref())?;
+    let mut out = output();
+    if args.json {
+        let objects: Vec<Value> = queues.iter().map(queue_json).collect();
+        writeln!(out, "{}", Value::from(objects))?;
+    } else {
+        let heads = ["queue", "confirmed", "next", "ready", "reserved", "delayed", "dying", "waiting", "journal"];
+        let mut table = Table::new(&heads);
+        for queue in queues {
+            let QueueStatus { group, confirmed, next, ready, reserved, delayed, dying, waiting, journal_bytes } = queue;
+            let numbers = [confirmed, next, ready, reserved, delayed, dying, waiting, journal_bytes];
+            table.row([group].into_iter().chain(numbers.map(|n| n.to_string())));
+        }
+        table.print(&mut out)?;
+    }
+    Ok(out.flush()?)
+}
+
+fn queue_json(queue: &QueueStatus) -> Value {
+    json!({
+        "queue": queue.group,
+        "confirmed": queue.confirmed,
+        "next": queue.next,
+        "ready": queue.ready,
+        "reserved": queue.reserved,
+        "delayed": queue.delayed,
+        "dying": queue.dying,
+        "waiting": queue.waiting,
+        "journal_bytes": queue.journal_bytes,
+    })
+}
+
+fn pending(args: &PendingArgs) -> Result<(), Failure> {
+    let mut client = args.connection.connect()?;
+    let mut found: Vec<PendingStatus> = Vec::new();
+    let max = args.max.unwrap_or(u64::MAX);
+    // The broker answers with a bounded number of lines; a message that is done meanwhile is left out.
+    let mut from = Some(args.from);
+    while let Some(first) = from
+        && (found.len() as u64) < max
+    {
+        let more = client.pending(args.topic.as_deref(), &args.group, first, max - found.len() as u64)?;
+        from = more.last().and_then(|last| last.offset.checked_add(1));
+        found.extend(more);
+    }
+    let mut out = output();
+    if args.json {
+        let objects: Vec<Value> = found.iter().map(pending_json).collect();
+        writeln!(out, "{}", Value::from(objects))?;
+    } else {
+        let mut table = Table::new(&["offset", "deliveries", "state", "connection", "time"]);
+        for message in found {
+            let (state, connection, ms) = told(message.state);
+            let text = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+            table.row([
+                message.offset.to_string(),
+                message.deliveries.to_string(),
+                state.to_owned(),
+                text(connection.map(|connection| connection.to_string())),
+                text(ms.map(time)),
+            ]);
+        }
+        table.print(&mut out)?;
+    }
+    Ok(out.flush()?)
+}
+
+/// What it is called, whose it is, and for how many milliseconds that stays so.
+fn told(state: PendingState) -> (&'static str, Option<u64>, Option<u64>) {
+    match state {
+        PendingState::Reserved { connection, left_ms } => ("reserved", Some(connection), Some(left_ms)),
+        PendingState::Ready { due_ms: 0 } => ("ready", None, None),
+        PendingState::Ready { due_ms } => ("delayed", None, Some(due_ms)),
+        PendingState::Dying => ("dying", None, None),
+    }
+}
+
+fn pending_json(message: &PendingStatus) -> Value {
+    let (state, connection, ms) = told(message.state);
+    json!({
+        "offset": message.offset,
+        "deliveries": message.deliveries,
+        "state": state,
+        "connection": connection,
+        "left_ms": ms,
+    })
+}
+
+/// Seconds, with tenths where there are few of them.
+fn time(ms: u64) -> String {
+    match ms {
+        0..10_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
+        _ => format!("{} s", ms / 1000),
+    }
+}
+
+fn steal(args: &StealArgs) -> Result<(), Failure> {
+    let mut client = args.connection.connect()?;
+    let mut out = output();
+    for offset in &args.offsets {
+        client.steal(args.topic.as_deref(), &args.group, *offset)?;
+        writeln!(out, "{offset} can be reserved by others")?;
+        out.flush()?;
+    }
+    Ok(())
+}
