@@ -1,0 +1,141 @@
+//! Packing: one stuck message does not pin the others (P2, P7, P12, P16).
+
+mod common;
+
+use common::*;
+use plimsoll_core::config::Config;
+use plimsoll_core::effect::{ConnectionId, Effect, IoErrorKind};
+use plimsoll_sim::naive::Harness;
+
+fn small() -> Config {
+    Config { segment_bytes: 1024, ..plain() }
+}
+
+/// A topic with `count` messages of a queue; all but those in `stuck` are confirmed.
+fn confirmed_but(stuck: &[u64], count: u64) -> (Harness, ConnectionId) {
+    let mut h = started(small());
+    let c = h.connect();
+    assert_eq!(h.ask(c, b"ALTER @default retain-consumed=yes\n"), "ALTERED default\n");
+    for value in 0..count {
+        let publish = format!("PUBN DURABLE 8 id=7:{value}\nvalue{value:03}\n");
+        assert_eq!(h.ask(c, publish.as_bytes()), format!("OK {value} DURABLE\n"));
+    }
+    h.ask(c, format!("RESERVE q {count} 0 1000000\n").as_bytes());
+    let done: String = (0..count).filter(|offset| !stuck.contains(offset)).map(|offset| format!(" {offset}")).collect();
+    h.ask(c, format!("CONFIRM q{done}\n").as_bytes());
+    (h, c)
+}
+
+fn status(h: &mut Harness, c: ConnectionId, field: &str) -> u64 {
+    let status = h.ask(c, b"STATUS\n");
+    let rest = status.split(&format!(" {field}=")).nth(1).expect("the field");
+    rest.split([' ', '\n']).next().and_then(|number| number.parse().ok()).expect("a number")
+}
+
+fn is_tmp(effect: &Effect, path: &str) -> bool {
+    matches!(effect, Effect::Write { .. } | Effect::Force { .. }) && path.ends_with(".log.tmp")
+}
+
+#[test]
+fn a_segment_with_few_messages_left_is_written_anew() {
+    let (mut h, c) = confirmed_but(&[3], 100);
+    let before = status(&mut h, c, "bytes");
+    h.advance_ms(1_000);
+    assert_eq!(status(&mut h, c, "packed"), 1);
+    assert_eq!(status(&mut h, c, "packFailures"), 0);
+    assert_eq!(status(&mut h, c, "start"), 0);
+    assert_eq!(before - status(&mut h, c, "bytes"), status(&mut h, c, "packedBytes"));
+    let read = h.ask(c, b"READ 0 2\n");
+    assert!(read.starts_with("GAP 0 3\nMSG 3 value003\nGAP 4 "), "{read}");
+    // The others of the segment are known still, also after a restart.
+    h.kill_and_restart(small());
+    assert_eq!(h.halted, None);
+    let c = h.connect();
+    assert_eq!(h.ask(c, b"PUBN DURABLE 1 id=7:2\nx\n"), "OK 2 DURABLE\n");
+    assert_eq!(h.ask(c, b"RESERVE q 9 0 1000\n"), "MSG 3 value003\nEND 1\n");
+    h.ask(c, b"CONFIRM q 3\n");
+    assert!(status(&mut h, c, "start") > 80);
+}
+
+#[test]
+fn a_packing_that_fails_leaves_the_segment_as_it_was_and_is_tried_again() {
+    for kind in [IoErrorKind::NoSpace, IoErrorKind::Other] {
+        let (mut h, c) = confirmed_but(&[3], 100);
+        let before = h.disk.file(&segment(0)).expect("the segment").to_vec();
+        h.fail_next(is_tmp, kind);
+        h.advance_ms(1_000);
+        assert_eq!(h.halted, None);
+        assert_eq!((status(&mut h, c, "packed"), status(&mut h, c, "packFailures")), (0, 1));
+        assert_eq!(h.disk.file(&segment(0)), Some(&before[..]));
+        assert!(!h.disk.files().keys().any(|path| path.ends_with(".tmp")));
+        assert_eq!(reports(&h, "PACK_FAILED").len(), 1);
+        assert!(h.ask(c, b"PUB DURABLE x\n").starts_with("OK 100 DURABLE"));
+        h.advance_ms(31_000);
+        assert_eq!(status(&mut h, c, "packed"), 1);
+    }
+}
+
+#[test]
+fn nothing_is_packed_that_somebody_else_may_read() {
+    let (mut h, c) = confirmed_but(&[3], 100);
+    h.ask(c, b"FETCH g 1 0\n");
+    h.advance_ms(5_000);
+    assert_eq!(status(&mut h, c, "packed"), 0);
+    let (mut h, c) = confirmed_but(&[3], 100);
+    // Another queue has had none of them.
+    h.ask(c, b"RESERVE r 1 0 1000000\n");
+    h.advance_ms(5_000);
+    assert_eq!(status(&mut h, c, "packed"), 0);
+}
+
+/// A message that is not forced to be confirmed stays.
+#[test]
+fn p15_what_is_confirmed_in_memory_alone_is_not_packed_away() {
+    let (mut h, c) = confirmed_but(&[3, 4], 100);
+    h.hold(|effect, path| matches!(effect, Effect::Force { .. }) && path.contains("/queues/q/log/"));
+    h.send(c, b"CONFIRM q 4\n");
+    h.advance_ms(10_000);
+    let packed = h.disk.file(&segment(0)).expect("the segment").to_vec();
+    assert!(packed.windows(8).any(|bytes| bytes == b"value004"));
+    h.release();
+    h.run();
+    h.advance_ms(2_000);
+    let packed = h.disk.file(&segment(0)).expect("the segment").to_vec();
+    assert!(!packed.windows(8).any(|bytes| bytes == b"value004"));
+    assert!(packed.windows(8).any(|bytes| bytes == b"value003"));
+}
+
+/// Whatever step of the packing is the last before a kill.
+#[test]
+fn p9_a_kill_at_any_step_of_packing_loses_nothing() {
+    let mut steps = 0;
+    loop {
+        let (mut h, _) = confirmed_but(&[3], 100);
+        let left = std::cell::Cell::new(steps);
+        h.hold(move |effect, path| {
+            let is_step = path.starts_with("topics/default/")
+                && matches!(
+                    effect,
+                    Effect::Create { .. }
+                        | Effect::Write { .. }
+                        | Effect::Force { .. }
+                        | Effect::Rename { .. }
+                        | Effect::ForceDir { .. }
+                );
+            is_step && left.replace(left.get().saturating_sub(1)) == 0
+        });
+        h.advance_ms(1_000);
+        let ended = h.held() == 0;
+        h.kill_and_restart(small());
+        assert_eq!(h.halted, None, "after {steps} steps");
+        let c = h.connect();
+        let read = h.ask(c, b"RESERVE q 9 0 1000\n");
+        assert_eq!(read, "MSG 3 value003\nEND 1\n", "after {steps} steps");
+        assert_eq!(h.ask(c, b"PUBN DURABLE 1 id=7:2\nx\n"), "OK 2 DURABLE\n", "after {steps} steps");
+        if ended {
+            break;
+        }
+        steps += 1;
+    }
+    assert!(steps > 5, "{steps}");
+}
