@@ -1,11 +1,12 @@
 //! The byte blocks of docs/file-format.md are what the code makes. Page and code can't drift apart.
 
+use plimsoll_core::group::journal::{Kept, Operation, Replayed};
 use plimsoll_core::group::offset_file::{encode_offset, parse_offset};
 use plimsoll_core::log::index::{self, Entry};
 use plimsoll_core::log::sidecar::{self, Sidecar};
 use plimsoll_core::log::watermark::{self, Slot};
 use plimsoll_core::message;
-use plimsoll_core::record::{self, Decoded, Kind, LogId, Salt};
+use plimsoll_core::record::{self, Decoded, Kind, LogId, PREFIX_BYTES, Salt};
 use plimsoll_tests::{page, workspace};
 
 const LOG_ID: LogId = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
@@ -93,6 +94,40 @@ fn a_sidecar() {
     assert_golden("sidecar", &sidecar::encode(&sidecar));
     assert_eq!(sidecar::decode(&golden("sidecar")), Some(sidecar));
     assert!(text().contains(&format!("at most {}", index::ENTRIES_MAX)));
+}
+
+/// A frame of a journal whose segment has this base.
+fn operation(base: u64, offset: u64, time_ms: i64, operation: &Operation) -> Vec<u8> {
+    let mut out = Vec::new();
+    let salt = Salt::new(&LOG_ID, base);
+    record::encode(&mut out, salt, offset, offset, Kind::QueueOperation as u8, time_ms, |out| {
+        out.extend_from_slice(&operation.encode());
+    });
+    out
+}
+
+#[test]
+fn the_operations_of_a_work_queue() {
+    let reserve = Operation::Reserve(vec![(0, 3)]);
+    assert_golden("reserve", &operation(0, 0, ACCEPTED_MS, &reserve));
+    let kept = Kept { deliveries: 1, due_ms: ACCEPTED_MS + 11_000, dying: None };
+    let checkpoint = Operation::Checkpoint { next: 3, sequence: 0, pending: vec![(1, kept)] };
+    assert_golden("checkpoint", &operation(2, 2, ACCEPTED_MS + 1000, &checkpoint));
+    let salt = Salt::new(&LOG_ID, 2).0;
+    assert!(text().contains(&format!("the salt `{salt:08x}`")), "{salt:08x}");
+
+    // What stands in the page is what the operations of the story come to.
+    let mut state = Replayed::default();
+    let confirm = Operation::Confirm(vec![(0, 1), (2, 1)]);
+    let abort = Operation::Abort { offset: 1, due_ms: kept.due_ms };
+    for operation in [reserve, confirm, abort] {
+        state.apply(&operation.encode()).expect("an operation");
+    }
+    let bytes = golden("checkpoint");
+    let Decoded::Frame(frame) = record::decode(&bytes, Salt(salt)) else { panic!("a frame") };
+    let mut read = Replayed::default();
+    read.apply(&frame.payload[PREFIX_BYTES..]).expect("an operation");
+    assert_eq!(read, state);
 }
 
 #[test]

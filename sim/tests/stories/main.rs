@@ -95,6 +95,8 @@ stories! {
     the_index_of_another_life(indexed()) { SidecarBelieved => "P6" }
     the_topic_without_a_name(plain()) { NoTopicsForce => "P1" }
     the_name_that_came_back(plain()) { NameComesBack => "P8" }
+    the_checkpoint_that_was_not_there_yet(Config { journal_bytes: 512, ..plain() }) { RemovalBeforeCheckpoint => "P15" }
+    the_letter_that_was_lost(plain()) { ConfirmBeforeBurial => "P15" }
     good_bad_good(plain()) { ValidFrameIsEvidence => "P8" }
     the_restart_after_a_failed_force(plain()) { NoTailCopy => "P8" }
     a_payload_that_is_a_frame(plain()) { KnownSalt => "P8" }
@@ -558,4 +560,42 @@ fn the_name_that_came_back(config: Config) -> Told {
         scene.lose_power_in_every_way()?;
     }
     unreachable!("a start comes to an end")
+}
+
+/// A journal is rolled, and its new segment, which begins with a checkpoint, is never forced; power goes in every way that is left open.
+fn the_checkpoint_that_was_not_there_yet(config: Config) -> Told {
+    let mut scene = Scene::started(config, &POSIX);
+    scene.publish("DURABLE", "done");
+    scene.publish("DURABLE", "given back");
+    let client = scene.connect();
+    assert_eq!(scene.ask_as(client, "RESERVE q 1 0 1000"), "MSG 0 done\nEND 1");
+    assert_eq!(scene.ask_as(client, "CONFIRM q 0"), "CONFIRMED 1");
+    for _ in 0..12 {
+        scene.send(client, b"RESERVE q 1 0 1000\nABORT q 1\n");
+    }
+    let is_new_segment = |path: &str| path.starts_with("topics/default/queues/q/log/") && !path.ends_with("00.log");
+    scene.run_all_but(|effect, path| is_force(effect) && is_new_segment(path));
+    scene.lose_power_and(|scene| match scene.ask("RESERVE q 9 0 1000").as_str() {
+        "MSG 1 given back\nEND 1" => Ok(()),
+        told => broken("P15", format!("of two messages one was confirmed, and the next RESERVE is answered {told}")),
+    })
+}
+
+/// A message has been handed out as often as it may. Nothing of the topic of dead letters reaches the disk before power is lost.
+fn the_letter_that_was_lost(config: Config) -> Told {
+    let mut scene = Scene::started(config, &POSIX);
+    assert_eq!(scene.ask("ALTER @default max-deliveries=1"), "ALTERED default");
+    scene.publish("DURABLE", "poison");
+    let client = scene.connect();
+    assert_eq!(scene.ask_as(client, "RESERVE q 1 0 1000"), "MSG 0 poison\nEND 1");
+    scene.send(client, b"ABORT q 0\n");
+    scene.run_all_but(|_, path| path.starts_with("topics/default.dead"));
+    assert_eq!(scene.replies(client), "ABORTED 0");
+    scene.lose_power(&[]);
+    scene.start()?;
+    scene.run();
+    match scene.ask("READ @default.dead 0 9").as_str() {
+        "MSG 0 poison\nEND 1" => Ok(()),
+        told => broken("P15", format!("a message is done that stands nowhere among the dead letters: {told}")),
+    }
 }

@@ -258,11 +258,16 @@ impl Scene {
 
     /// Power fails, in every way that this moment leaves open. Says what went wrong in the first of them that breaks a promise.
     pub(crate) fn lose_power_in_every_way(&mut self) -> Told {
+        self.lose_power_and(Scene::check)
+    }
+
+    /// The same, with something else that is to hold afterwards.
+    pub(crate) fn lose_power_and(&mut self, holds: impl Fn(&mut Scene) -> Told) -> Told {
         let before = self.disk.clone();
         for state in before.crash_states(STATES_MAX).expect("a moment with few states") {
             self.disk = state.disk;
             self.forget_process();
-            self.start().and_then(|()| self.check()).map_err(|broken| {
+            self.start().and_then(|()| holds(self)).map_err(|broken| {
                 let lost = before.crash_state(&state.picks).1.into_iter().filter(|decision| decision.picked != 0);
                 let lost: Vec<String> = lost.map(|decision| decision.to_string()).collect();
                 Broken { what: format!("{} ({})", broken.what, lost.join(", ")), ..broken }
