@@ -501,14 +501,18 @@ impl WorkQueue {
             _ => now_ns,
         };
         let place = |offset: u64| messages.iter().position(|(other, _)| *other == offset);
-        for offset in self.items.keys().copied().filter(|offset| self.items[offset].answers > 0) {
+        // What a power loss has taken from the journal is new again, and comes last.
+        for offset in self.items.keys().copied().filter(|offset| self.items[offset].counted > 0) {
             if !self.is_ready(offset, open.asked_ns, topic, bounds) {
                 continue;
             }
             let due = self.due_at_the_latest(offset);
             let before = &messages[..place(offset).unwrap_or(messages.len())];
             if let Some((other, _)) = before.iter().find(|(other, _)| earliest(*other) > due) {
-                return broken("P15", format!("{name} hands out {other}, and offset {offset} became due before that"));
+                let later_us = (earliest(*other) - due) / 1000;
+                let words =
+                    format!("{name} hands out {other}, and offset {offset} became due {later_us} µs before that");
+                return broken("P15", words);
             }
         }
         Ok(())
@@ -615,7 +619,11 @@ impl WorkQueue {
 
     /// That a message is this connection's, for a request that was answered as if it were.
     fn has(&self, name: &str, open: &Open, offset: u64, done: &str) -> Check {
-        if self.may_have(offset, open.connection, open.asked_ns) || !self.is_certain(open) {
+        // It may have been somebody else's since, and this only be told now: not where it was confirmed.
+        let had = |(of, until_ns): &(ConnectionId, u64)| *of == open.connection && *until_ns >= open.asked_ns;
+        let had_it = self.items.get(&offset).is_some_and(|item| item.past.iter().any(had));
+        let is_told_late = had_it && !matches!(open.wish, Wish::Confirm(_));
+        if is_told_late || self.may_have(offset, open.connection, open.asked_ns) || !self.is_certain(open) {
             return Ok(());
         }
         let connection = open.connection.0;

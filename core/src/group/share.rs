@@ -175,11 +175,11 @@ impl Share {
         self.remove(offset);
     }
 
-    /// The messages from `first` to `end` are not in the log any more. One that is reserved stays so: its consumer has it. Says
-    /// which were pending, or never handed out.
+    /// The messages from `first` to `end` are not in the log any more. One that is reserved stays so: its consumer has it, and may be this
+    /// connection from before; what is just being read for it is gone. Says which were pending, or never handed out.
     pub(crate) fn gone(&mut self, first: u64, end: u64, connection: ConnectionId) -> Vec<Run> {
         let others = |pending: &Pending| match pending.state {
-            State::Reserved { connection: owner, .. } => owner != connection,
+            State::Reserved { connection: owner, until_ns } => owner != connection || until_ns < u64::MAX,
             State::Dying(_) => true,
             State::Ready { .. } => false,
         };
