@@ -9,7 +9,7 @@ use plimsoll_core::protocol::Level;
 use plimsoll_tests::broker::{Broker, PATIENCE};
 use plimsoll_tests::mount::{Image, room};
 use rustix::fs::FallocateFlags;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
@@ -187,6 +187,63 @@ fn fill_and_free(run: &Run, settings: &[&str]) -> String {
     assert!(broker.stop().success());
     run.note(format!("{} messages were acknowledged", stored.len()));
     "DISK_FULL at the end; 20 of 20 ACKs are stored meanwhile; with room made: DISK_FREE, and publishing resumes without a restart; of all acknowledged messages, before and after a restart: 0 missing, 0 different".into()
+}
+
+/// Messages are handed out and done as long as the journal has room, and after that handed out only.
+pub(crate) fn work_queue(run: &Run) -> String {
+    const ROUNDS: usize = 300;
+    let disk = Disk::new(run);
+    let settings = ["--segment-bytes", "1MiB"];
+    let broker = run.broker(&disk.data, &settings);
+    let mut client = connect(&broker);
+    // The queue is there before.
+    reserve_one(&mut client).inspect(|_| panic!("nothing was published"));
+    let stored = fill(&broker, &disk);
+    let (mut confirmed, mut refused_confirmations) = (BTreeSet::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let offset = reserve_one(&mut client).expect("a message");
+        match client.confirm(None, QUEUE, &[offset]) {
+            Ok(()) => assert!(confirmed.insert(offset)),
+            Err(error) if error.is(Code::DiskFull) => refused_confirmations.push(offset),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    run.note(format!("{} confirmed on the full disk, {} refused", confirmed.len(), refused_confirmations.len()));
+    refused(&mut client);
+
+    disk.make_room();
+    broker.wait_for_line("DISK_FREE");
+    let left = refused_confirmations.len();
+    for offset in refused_confirmations {
+        client.confirm(None, QUEUE, &[offset]).expect("there is room, and its lease has not run out");
+        confirmed.insert(offset);
+    }
+    broker.kill();
+    drop(broker);
+
+    let broker = run.broker(&disk.data, &settings);
+    let mut client = connect(&broker);
+    let expected: Vec<u64> = (0..stored.len() as u64).filter(|offset| !confirmed.contains(offset)).take(ROUNDS).collect();
+    let found: Vec<u64> = expected.iter().filter_map(|_| reserve_one(&mut client)).collect();
+    assert_eq!(found, expected);
+    assert!(broker.stop().success());
+    run.note(format!("{left} were confirmed when there was room"));
+    format!(
+        "{ROUNDS} of {ROUNDS} RESERVEs are answered, each CONFIRM is answered CONFIRMED or DISK_FULL, and those with DISK_FULL are confirmed by \
+         the same connection when there is room; after the restart 0 of {} confirmed are handed out again, and the next {} are those that follow",
+        confirmed.len(),
+        found.len()
+    )
+}
+
+const QUEUE: &str = "workers";
+
+fn reserve_one(client: &mut Client) -> Option<u64> {
+    let batch = client.reserve(None, QUEUE, 1, 0, 3_600_000, false).unwrap();
+    batch.iter().find_map(|delivered| match delivered {
+        Delivered::Message(message) => Some(message.offset),
+        Delivered::Gap { .. } => None,
+    })
 }
 
 const LAST: &[u8] = b"after the flood";

@@ -12,6 +12,7 @@ mod durability;
 mod failing_disk;
 mod full_disk;
 mod limits;
+mod queues;
 mod rig;
 
 use plimsoll_tests::broker::{binary, injecting_binary};
@@ -83,6 +84,9 @@ cases! {
         "the same with the key; the handler throws at offset 12, without a crash", consumers::handler_throws;
     consumer_effect_and_offset_in_one_transaction: "consumer", "P2, P6",
         "the same without a group and without a key: side effect and the consumer's own position in one transaction, and it reads from that position", consumers::one_transaction;
+    queue_crashing_consumers: "work queue", "P1, P15, P16",
+        "10,000 messages, 50 of which no consumer can do, `--max-deliveries 20`, `--journal-bytes 16KiB`; 16 consumers that take up to 10 at a time, and now and then lose their connection with all they have; SIGKILL of the broker every second; a restart at the end",
+        queues::crashing_consumers;
     full_disk_with_space_ahead: "full disk", "P11",
         "ext4 of 128 MiB, nine tenths taken; publishing at all levels to the end; 20 ACKs; room is made", full_disk::space_ahead;
     full_disk_appending: "full disk", "P11",
@@ -91,6 +95,8 @@ cases! {
         "filled as above, with default settings; SIGKILL when it is full, and a start; room is made", full_disk::start;
     full_disk_retention: "full disk", "P11, P12",
         "filled as above, and nobody makes room: half is acknowledged with `--retain-consumed yes`, then half of it purged, then all is too old by `retain-ms`; each time from a full disk on, and while a client takes nothing of a READRAW of the first segment", full_disk::retention;
+    full_disk_work_queue: "full disk", "P11, P15",
+        "filled as above; 300 times RESERVE and CONFIRM; room is made, and what is left is confirmed; SIGKILL, restart", full_disk::work_queue;
     read_only_remount: "failing disk", "P10",
         "20 events DURABLE; the ext4 turns read-only under the broker (`remount,abort`); one more; mounted anew, restart", failing_disk::read_only;
     eio_on_write: "failing disk", "P10",

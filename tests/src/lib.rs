@@ -8,6 +8,7 @@ pub mod mount;
 pub mod orders;
 pub mod page;
 pub mod postgres;
+pub mod work;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
