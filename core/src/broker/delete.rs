@@ -5,6 +5,7 @@
 //! taken away for good ([`create::unname`]), and only then is what is left emptied and removed. A crash leaves the whole topic under its
 //! name, or a leftover that no start serves. A topic of the same name is not made before all of that is done, and has another log id.
 
+use super::requests::no_topic;
 use super::{Broker, Ended, Phase};
 use crate::connection::{Connection, Slot};
 use crate::effect::{ConnectionId, FileId};
@@ -137,11 +138,9 @@ impl Broker {
             return self.halt(&format!("deleting topic {name}"), &error);
         }
         let Some(deletion) = self.deleting.remove(name) else { return };
-        let gone = self.topic_or_error(&Some(name.into())).err().map(|error| Slot::of(&Reply::Error(error)));
+        let gone = Slot::of(&Reply::Error(no_topic(name)));
         for waiter in deletion.orphans {
-            if let Some(gone) = &gone {
-                self.answer_waiter(waiter, gone);
-            }
+            self.answer_waiter(waiter, &gone);
         }
         let deleted = Slot::of(&Reply::Deleted { topic: name.into(), group: None });
         for waiter in deletion.waiting {

@@ -24,13 +24,7 @@ impl Broker {
     }
 
     pub(super) fn topic_or_error(&self, topic: &TopicRef) -> Result<TopicId, RequestError> {
-        self.topic_id(topic).ok_or_else(|| {
-            let name = topic.as_deref().unwrap_or(layout::DEFAULT_TOPIC);
-            RequestError::new(
-                Code::NoTopic,
-                format!("there is no topic {name}; make it with CREATE @{name} (plimsoll create {name})"),
-            )
-        })
+        self.topic_id(topic).ok_or_else(|| no_topic(topic.as_deref().unwrap_or(layout::DEFAULT_TOPIC)))
     }
 
     pub(super) fn carry_out(&mut self, id: ConnectionId, client: &mut Connection, request: Request) {
@@ -119,10 +113,7 @@ impl Broker {
                 let batch = publish.batch.map(|_| first.count);
                 answer_publish(&self.io, &mut topic, client, id, publish.level, first.offset, batch);
             }
-            Admission::Parked => {
-                topic.parked.push_back(id);
-                client.stall = Some(Stall::Room(Request::Publish(publish)));
-            }
+            Admission::Parked => park(&mut topic, client, id, publish),
             Admission::OverTotal(over) => {
                 drop(topic);
                 self.over_total(id, client, topic_id, publish, &over)?;
@@ -287,6 +278,17 @@ impl Broker {
         }
         Ok(None)
     }
+}
+
+/// A publish that waits for room in its topic, and is tried again.
+pub(super) fn park(topic: &mut Topic, client: &mut Connection, id: ConnectionId, publish: Publish) {
+    topic.parked.push_back(id);
+    client.stall = Some(Stall::Room(Request::Publish(publish)));
+}
+
+pub(super) fn no_topic(name: &str) -> RequestError {
+    let sentence = format!("there is no topic {name}; make it with CREATE @{name} (plimsoll create {name})");
+    RequestError::new(Code::NoTopic, sentence)
 }
 
 /// Answers a publish that has an offset, at once where it is as safe already as it is to be, else when it is.
