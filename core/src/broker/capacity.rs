@@ -7,13 +7,14 @@
 //! What was chosen goes, also where others have made the room by then. So what goes does not depend on which segment is closed or removed first.
 
 use super::Broker;
-use crate::connection::{Connection, Stall};
+use super::requests::park;
+use crate::connection::Connection;
 use crate::effect::ConnectionId;
 use crate::error::RequestError;
 use crate::io::TopicId;
 use crate::log::capacity::OverTotal;
 use crate::log::{Admission, Topic};
-use crate::protocol::{Publish, Request};
+use crate::protocol::Publish;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::mem;
@@ -36,8 +37,7 @@ impl Broker {
         if let Admission::Refused(error) = topic.park_or_refuse() {
             return Err(error);
         }
-        topic.parked.push_back(id);
-        client.stall = Some(Stall::Room(Request::Publish(publish)));
+        park(&mut topic, client, id, publish);
         self.waiting_for_total.insert(topic_id);
         Ok(())
     }

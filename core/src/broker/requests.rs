@@ -120,10 +120,7 @@ impl Broker {
                 let batch = publish.batch.map(|_| first.count);
                 answer_publish(&self.io, &mut topic, client, id, publish.level, first.offset, batch);
             }
-            Admission::Parked => {
-                topic.parked.push_back(id);
-                client.stall = Some(Stall::Room(Request::Publish(publish)));
-            }
+            Admission::Parked => park(&mut topic, client, id, publish),
             Admission::OverTotal(over) => {
                 drop(topic);
                 self.over_total(id, client, topic_id, publish, &over)?;
@@ -295,6 +292,12 @@ impl Broker {
         }
         Ok(None)
     }
+}
+
+/// A publish that waits for room in its topic, and is tried again.
+pub(super) fn park(topic: &mut Topic, client: &mut Connection, id: ConnectionId, publish: Publish) {
+    topic.parked.push_back(id);
+    client.stall = Some(Stall::Room(Request::Publish(publish)));
 }
 
 pub(super) fn no_topic(name: &str) -> RequestError {

@@ -129,13 +129,15 @@ pub(crate) async fn settle(io: &Io, topic: &Rc<RefCell<Topic>>, found: &TopicFin
     if found.slots.starts_differ() || (found.slots.is_renewed() && !planted!(io, RenewedNameBelieved)) {
         renew_watermark(io, topic).await?;
     } else {
-        // A write that a kill has interrupted leaves a slot that may look as before and is in the page cache alone (crash story: *both
-        // slots torn*).
-        let file = topic.borrow().watermark;
-        if !planted!(io, RunningSlotFirst) {
+        let first = if planted!(io, RunningSlotFirst) {
+            Place::Running
+        } else {
+            // A write that a kill has interrupted leaves a slot that may look as before and is in the page cache alone (crash story: *both
+            // slots torn*).
+            let file = topic.borrow().watermark;
             io.force(file).await.map_err(Trouble::Halt)?;
-        }
-        let first = if planted!(io, RunningSlotFirst) { Place::Running } else { first_to_write(found) };
+            first_to_write(found)
+        };
         anchor::anchor(io, topic, first, Stop::Open).await?;
     }
     remove_below_start(io, found).await?;

@@ -655,6 +655,9 @@ fn replies_are_written_as_the_protocol_says() {
         force_total_ms: 10,
         unforced_max: 11,
         unforced_ms_max: 12,
+        packed: 13,
+        packed_bytes: 14,
+        pack_failures: 15,
     };
     let group = |group: &str, held| GroupStatus { group: group.to_string(), committed: 5, lag: 2, held };
     let queue = QueueStatus {
