@@ -594,7 +594,9 @@ impl WorkQueue {
                 claims.push(Claim { doubtful: true, ..claim });
             }
         }
-        let doubtful = !certain || !claims.is_empty() || item.confirmed_ns.is_some();
+        // One that was taken away before it was told of is nobody's.
+        let was_stolen = item.stolen_ns >= open.asked_ns;
+        let doubtful = !certain || !claims.is_empty() || item.confirmed_ns.is_some() || was_stolen;
         claims.push(Claim { connection: to, told_ns: now_ns, until_min, until_max: now_ns + lease_ns, doubtful });
         let item = self.item(offset);
         (item.claims, item.past) = (claims, past);

@@ -41,20 +41,22 @@ fn a_segment_with_few_messages_left_is_written_anew() {
     let (mut h, c) = confirmed_but(&[3], 100);
     let before = status(&mut h, c, "bytes");
     h.advance_ms(1_000);
-    assert_eq!(status(&mut h, c, "packed"), 1);
+    // The first one for 3, and those behind it, which it pins, for nothing at all.
+    assert_eq!(status(&mut h, c, "packed"), 4);
     assert_eq!(status(&mut h, c, "packFailures"), 0);
     assert_eq!(status(&mut h, c, "start"), 0);
     assert_eq!(before - status(&mut h, c, "bytes"), status(&mut h, c, "packedBytes"));
-    let read = h.ask(c, b"READ 0 2\n");
-    assert!(read.starts_with("GAP 0 3\nMSG 3 value003\nGAP 4 "), "{read}");
-    // The others of the segment are known still, also after a restart.
     h.kill_and_restart(small());
     assert_eq!(h.halted, None);
     let c = h.connect();
+    let read = h.ask(c, b"READ 0 2\n");
+    assert!(read.starts_with("GAP 0 3\nMSG 3 value003\nGAP 4 "), "{read}");
+    // The others of the segment are known still.
     assert_eq!(h.ask(c, b"PUBN DURABLE 1 id=7:2\nx\n"), "OK 2 DURABLE\n");
     assert_eq!(h.ask(c, b"RESERVE q 9 0 1000\n"), "MSG 3 value003\nEND 1\n");
     h.ask(c, b"CONFIRM q 3\n");
-    assert!(status(&mut h, c, "start") > 80);
+    h.advance_ms(100);
+    assert_eq!(status(&mut h, c, "start"), 80);
 }
 
 #[test]
@@ -71,7 +73,7 @@ fn a_packing_that_fails_leaves_the_segment_as_it_was_and_is_tried_again() {
         assert_eq!(reports(&h, "PACK_FAILED").len(), 1);
         assert!(h.ask(c, b"PUB DURABLE x\n").starts_with("OK 100 DURABLE"));
         h.advance_ms(31_000);
-        assert_eq!(status(&mut h, c, "packed"), 1);
+        assert_eq!(status(&mut h, c, "packed"), 4);
     }
 }
 
@@ -108,7 +110,7 @@ fn p15_what_is_confirmed_in_memory_alone_is_not_packed_away() {
 /// Whatever step of the packing is the last before a kill.
 #[test]
 fn p9_a_kill_at_any_step_of_packing_loses_nothing() {
-    let mut steps = 0;
+    let mut steps = 0u32;
     loop {
         let (mut h, _) = confirmed_but(&[3], 100);
         let left = std::cell::Cell::new(steps);

@@ -29,7 +29,7 @@ fn what_was_set_goes_before_the_brokers_default_and_stays_over_restarts() {
     let mut h = started(config.clone());
     let c = h.connect();
     assert_eq!(h.ask(c, b"CREATE @t retain-ms=5000 on-full=drop-oldest\n"), "CREATED t\n");
-    assert!(h.ask(c, b"SETTINGS @t\n").ends_with("END 11\n"));
+    assert!(h.ask(c, b"SETTINGS @t\n").ends_with("END 12\n"));
     assert_eq!(setting(&mut h, "retain-ms"), "retain-ms 5000 topic");
     assert_eq!(setting(&mut h, "on-full"), "on-full drop-oldest topic");
     assert_eq!(setting(&mut h, "flush-messages"), "flush-messages 7 broker");

@@ -223,7 +223,8 @@ pub(crate) fn work_queue(run: &Run) -> String {
 
     let broker = run.broker(&disk.data, &settings);
     let mut client = connect(&broker);
-    let expected: Vec<u64> = (0..stored.len() as u64).filter(|offset| !confirmed.contains(offset)).take(ROUNDS).collect();
+    let expected: Vec<u64> =
+        (0..stored.len() as u64).filter(|offset| !confirmed.contains(offset)).take(ROUNDS).collect();
     let found: Vec<u64> = expected.iter().filter_map(|_| reserve_one(&mut client)).collect();
     assert_eq!(found, expected);
     assert!(broker.stop().success());

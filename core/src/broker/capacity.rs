@@ -50,12 +50,12 @@ impl Broker {
             topic.droppable(at).map(|segment| ((segment.newest_ms, id, at), segment.bytes))
         };
         let mut freed = 0;
-        for id in self.topics.ids() {
-            let topic = self.topics[id.0].borrow();
+        for topic in self.topics.of_messages() {
+            let topic = topic.borrow();
             let (going, at) = topic.going();
             freed += going;
             if topic.drops_oldest(&self.io) {
-                fronts.extend(front(id, at, &topic));
+                fronts.extend(front(topic.id, at, &topic));
             }
         }
         let mut chosen = Vec::new();

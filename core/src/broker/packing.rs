@@ -7,7 +7,6 @@ use super::{Broker, Ended, Phase, Timer};
 use crate::effect::FieldValue;
 use crate::group::share::after_ms;
 use crate::io::TopicId;
-use crate::log::Trouble;
 use crate::log::pack::{self, Packed};
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -145,6 +144,7 @@ impl Broker {
                     topic.borrow_mut().packing.due = true;
                 }
                 Packed::GivenUp => {}
+                // Also for want of room: that of the new file was given back, and whoever publishes may go on.
                 Packed::Failed(error) => {
                     let mut topic = topic.borrow_mut();
                     topic.packing.failed += 1;
@@ -156,10 +156,6 @@ impl Broker {
                         ("reason", FieldValue::Text(format!("{error}"))),
                     ];
                     self.report("PACK_FAILED", Vec::from(fields));
-                    if let Trouble::Full(error) = Trouble::full_or_halt(error) {
-                        drop(topic);
-                        self.disk_is_full(Some(&error));
-                    }
                 }
                 Packed::Halt(error) => return self.halt("packing a segment", &error),
             }

@@ -102,7 +102,7 @@ impl Broker {
         let now = self.now();
         debug_assert_eq!(
             self.topics.bytes(),
-            self.topics.iter().map(|topic| topic.borrow().size.counted()).sum::<u64>()
+            self.topics.of_messages().map(|topic| topic.borrow().size.counted()).sum::<u64>()
         );
         let topic = self.topics[topic_id.0].clone();
         let mut topic = topic.borrow_mut();

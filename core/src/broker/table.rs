@@ -54,7 +54,12 @@ impl Topics {
 
     /// How many there are, without journals.
     pub(super) fn len(&self) -> usize {
-        self.iter().filter(|topic| !topic.borrow().is_journal).count()
+        self.of_messages().count()
+    }
+
+    /// Without journals: what their logs say is the broker's alone.
+    pub(super) fn of_messages(&self) -> impl Iterator<Item = &Rc<RefCell<Topic>>> {
+        self.iter().filter(|topic| !topic.borrow().is_journal)
     }
 
     /// In the order in which they were taken in.

@@ -357,7 +357,11 @@ impl World {
                     // What was published to another one and never answered has its bytes, too. When it is read it can be purged.
                     for topic in self.plan.topics.clone() {
                         let offset = self.checker.model.log(&topic).firm_end;
-                        self.audit.tasks.push_front(Task::ReadOn { topic, offset });
+                        self.audit.tasks.push_front(Task::ReadOn { topic: topic.clone(), offset });
+                        if !self.plan.queues.is_empty() {
+                            let offset = self.checker.letters_end(&topic);
+                            self.audit.tasks.push_front(Task::Letters { topic, offset });
+                        }
                     }
                 }
                 // Its answer comes before the next PUB is sent.
@@ -366,7 +370,11 @@ impl World {
                     // Where one bound is for all topics, another one may have all the bytes.
                     let takes_part = |name: &str| name == topic || self.plan.config.total_capacity_bytes > 0;
                     let logs = self.checker.model.logs.iter().filter(|(name, log)| log.exists && takes_part(name));
-                    let purges: Vec<(String, u64)> = logs.map(|(name, log)| (name.clone(), log.firm_end)).collect();
+                    let mut purges: Vec<(String, u64)> = logs.map(|(name, log)| (name.clone(), log.firm_end)).collect();
+                    // Of the dead letters, those that were read.
+                    let letters = self.plan.topics.iter().map(|name| (name, self.checker.letters_end(name)));
+                    let read = letters.filter(|(name, end)| *end > 0 && takes_part(&layout::dead_letters(name)));
+                    purges.extend(read.map(|(name, end)| (layout::dead_letters(name), end)));
                     for (topic, before) in purges {
                         let line = format!("PURGE @{topic} {before}\n");
                         self.ask_audit(connection, &topic, Ask::Purge { before }, line);

@@ -702,7 +702,7 @@ fn replies_are_written_as_the_protocol_says() {
         (Reply::Frames { first: 7, bytes: 4096, salt: 0xffff_ffff }, "FRAMES 7 4096 4294967295\n"),
         (
             Reply::Status(status.clone()),
-            "STATUS topic=orders start=1 durable=2 written=3 next=4 segments=5 bytes=6 groups=7 forces=8 forceMeanUs=9 forceTotalMs=10 unforcedMax=11 unforcedMaxMs=12\n",
+            "STATUS topic=orders start=1 durable=2 written=3 next=4 segments=5 bytes=6 groups=7 forces=8 forceMeanUs=9 forceTotalMs=10 unforcedMax=11 unforcedMaxMs=12 packed=13 packedBytes=14 packFailures=15\n",
         ),
         (Reply::Topics(vec![]), "END 0\n"),
         (
