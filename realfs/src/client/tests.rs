@@ -82,7 +82,7 @@ fn every_request_and_its_reply() {
         reply("SOUGHT 0\n"),
         expect("STATUS @t\n"),
         reply(
-            "STATUS topic=t start=1 durable=2 written=3 next=4 segments=5 bytes=6 groups=7 forces=8 forceMeanUs=9 forceTotalMs=10 unforcedMax=11 unforcedMaxMs=12 later=x\n",
+            "STATUS topic=t start=1 durable=2 written=3 next=4 segments=5 bytes=6 groups=7 forces=8 forceMeanUs=9 forceTotalMs=10 unforcedMax=11 unforcedMaxMs=12 packed=13 packedBytes=14 packFailures=15 later=x\n",
         ),
         expect("TOPICS\n"),
         reply("TOPIC name=default start=0 durable=0 next=0 bytes=0\nTOPIC name=t\nEND 2\n"),
@@ -110,7 +110,7 @@ fn every_request_and_its_reply() {
     assert_eq!(client.ack(Some("t"), "g", 7), Ok(8));
     assert_eq!(client.seek(None, "g", SeekTo::TimeMs(-5)), Ok(0));
     let status = client.status(Some("t")).unwrap();
-    assert_eq!((status.topic.as_str(), status.start, status.force_mean_us), ("t", 1, 9));
+    assert_eq!((status.topic.as_str(), status.start, status.force_mean_us, status.pack_failures), ("t", 1, 9, 15));
     assert_eq!(client.topics().unwrap(), ["default", "t"]);
     let group = GroupStatus { group: "g".into(), committed: 3, lag: 4, held: true };
     assert_eq!(client.groups(None).unwrap(), [group]);
