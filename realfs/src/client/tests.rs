@@ -478,7 +478,10 @@ fn work_queues_are_spoken_to() {
     client.extend(Some("t"), "q", 7, 500).unwrap();
     client.steal(None, "q", 7).unwrap();
     let queue = client.queues(Some("t")).unwrap().remove(0);
-    assert_eq!((queue.group.as_str(), queue.confirmed, queue.waiting, queue.journal_bytes, queue.journal_forces), ("q", 1, 7, 8, 9));
+    assert_eq!(
+        (queue.group.as_str(), queue.confirmed, queue.waiting, queue.journal_bytes, queue.journal_forces),
+        ("q", 1, 7, 8, 9)
+    );
     let pending = client.pending(None, "q", 3, 10).unwrap();
     assert_eq!(pending.iter().map(|message| message.offset).collect::<Vec<_>>(), [3, 4, 5, 6]);
     let states: Vec<_> = pending.into_iter().map(|message| message.state).collect();
