@@ -157,6 +157,23 @@ fn deliveries_are_counted_over_a_kill_and_a_delay_goes_on() {
     assert!(again.contains(" deliveries=2\n1\nMSGX 0 1 time=") && again.contains(" deliveries=5\n"), "{again}");
 }
 
+/// The delay goes by the wall clock over a restart, and whoever sets that back lengthens none.
+#[test]
+fn a_clock_that_was_set_back_lengthens_no_delay() {
+    let mut h = with_messages(plain(), 1);
+    let a = h.connect();
+    h.ask(a, b"RESERVE q 1 0 100\nABORT q 0 5000\n");
+    for _ in 0..2 {
+        h.step_wall_ms(-3_600_000);
+        h.kill_and_restart(plain());
+        let a = h.connect();
+        assert_eq!(h.ask(a, b"PENDING q\n"), "PENDING 0 deliveries=1 state=delayed dueMs=5000\nEND 1\n");
+    }
+    h.advance_ms(5000);
+    let a = h.connect();
+    assert_eq!(h.ask(a, b"RESERVE q 1 0 100\n"), "MSG 0 0\nEND 1\n");
+}
+
 #[test]
 fn a_group_is_of_one_kind() {
     let mut h = with_messages(plain(), 1);

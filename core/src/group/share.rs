@@ -61,8 +61,8 @@ impl Share {
     pub(crate) fn recovered(replayed: &Replayed, now: Now) -> Share {
         let mut share = Share { next: replayed.next, sequence: replayed.sequence, ..Share::default() };
         for (offset, kept) in &replayed.pending {
-            // A clock that was set back keeps nobody waiting for longer than it would have been.
-            let left_ms = u64::try_from(kept.due_ms.saturating_sub(now.wall_ms)).unwrap_or(0);
+            // A clock that was set back keeps nobody waiting for longer than it was to be.
+            let left_ms = u64::try_from(kept.due_ms.saturating_sub(now.wall_ms)).unwrap_or(0).min(kept.delay_ms);
             let due_ns = if left_ms == 0 { 0 } else { after_ms(now.monotonic_ns, left_ms) };
             let state = kept.dying.map_or(State::Ready { due_ns }, State::Dying);
             share.insert(*offset, Pending { deliveries: kept.deliveries, reason: Reason::Restarted, state });
@@ -81,7 +81,7 @@ impl Share {
                 State::Dying(dying) => (0, Some(dying)),
                 State::Ready { .. } | State::Reserved { .. } => (0, None),
             };
-            Kept { deliveries: pending.deliveries, due_ms, dying }
+            Kept { deliveries: pending.deliveries, due_ms, delay_ms: 0, dying }
         };
         let pending = self.pending.iter().map(|(offset, pending)| (*offset, kept(pending))).collect();
         Replayed { next: self.next, pending, sequence: self.sequence }

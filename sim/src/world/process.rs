@@ -185,7 +185,8 @@ impl World {
             + self.plan.config.queue_bytes.min(1 << 20);
         // The oldest of all topics go. By now others of those may have gone, and there is more room than when these were chosen.
         let total_capacity = Some(self.plan.config.total_capacity_bytes).filter(|bytes| drops && *bytes > 0);
-        let of_others: u64 = (self.plan.topics.iter().map(|topic| layout::topic(topic)).filter(|other| other != dir))
+        let topics = self.plan.topics.iter().flat_map(|topic| [topic.clone(), layout::dead_letters(topic)]);
+        let of_others: u64 = (topics.map(|topic| layout::topic(&topic)).filter(|other| other != dir))
             .map(|other| self.log_bytes(&other) + message_max)
             .sum();
         let beside = of_others + self.removed_bytes;
