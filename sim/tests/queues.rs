@@ -209,6 +209,35 @@ fn bounds_are_named() {
     assert_eq!(h.ask(b, b"RESERVE q 1 0 100\n"), "MSG 3 3\nEND 1\n");
 }
 
+/// What is still being read is in a checkpoint as it was before: the record of its reservation comes behind.
+#[test]
+fn p15_a_checkpoint_does_not_count_what_is_still_being_read() {
+    let config = Config { journal_bytes: 600, ..plain() };
+    let mut h = with_messages(config.clone(), 1);
+    let a = h.connect();
+    h.ask(a, b"RESERVE q 1 0 100\nABORT q 0\n");
+    h.kill_and_restart(config.clone());
+    let (a, b) = (h.connect(), h.connect());
+    h.ask(b, b"PUB DURABLE 1\n");
+    h.hold(|effect, path| matches!(effect, Effect::Read { .. }) && path == segment(0));
+    h.send(a, b"RESERVE q 1 0 100 META\n");
+    h.run();
+    let journals = |h: &Harness| {
+        h.disk.files().into_keys().filter(|path| path.contains("/queues/q/log/")).min().expect("a journal")
+    };
+    let first = journals(&h);
+    while journals(&h) == first {
+        assert_eq!(h.ask(b, b"RESERVE q 1 0 100\nABORT q 1\n"), "MSG 1 1\nEND 1\nABORTED 1\n");
+    }
+    h.release();
+    h.run();
+    let told = h.replies(a);
+    assert!(told.contains(" deliveries=2\n0\n"), "{told}");
+    h.kill_and_restart(config);
+    let a = h.connect();
+    assert!(h.ask(a, b"PENDING q\n").starts_with("PENDING 0 deliveries=2 "));
+}
+
 /// A journal of many operations stays small, and what it says stays the same.
 #[test]
 fn the_journal_begins_anew_with_a_checkpoint() {
