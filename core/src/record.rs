@@ -163,8 +163,12 @@ impl Frame<'_> {
 
     /// When its messages were accepted, milliseconds since 1970. `None`: it holds none.
     pub fn time_ms(&self) -> Option<i64> {
-        let time = || i64::from_be_bytes(self.payload[5..PREFIX_BYTES].try_into().expect("eight bytes"));
-        matches!(self.kind, Kind::Message | Kind::Batch).then(time)
+        matches!(self.kind, Kind::Message | Kind::Batch).then(|| self.stamped_ms())
+    }
+
+    /// The wall clock when it was made, whatever it is, milliseconds since 1970.
+    pub fn stamped_ms(&self) -> i64 {
+        i64::from_be_bytes(self.payload[5..PREFIX_BYTES].try_into().expect("eight bytes"))
     }
 }
 

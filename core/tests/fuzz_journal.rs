@@ -12,12 +12,12 @@ fn fuzz_journal() {
         for (kind, rest) in frames {
             let bytes = [&[kind % 7], &rest[..]].concat();
             let Some(operation) = Operation::parse(&bytes) else {
-                assert_eq!(state.clone().apply(&bytes), None);
+                assert_eq!(state.clone().apply(&bytes, 0), None);
                 continue;
             };
             assert_eq!(operation.encode(), bytes, "{operation:?}");
             // What no broker lets be pending is refused; nothing is known of the state then.
-            if state.apply(&bytes).is_none() {
+            if state.apply(&bytes, 0).is_none() {
                 return;
             }
             assert!(state.pending.keys().all(|offset| *offset < state.next));
@@ -25,7 +25,7 @@ fn fuzz_journal() {
         let mut again = Replayed::default();
         let pending: Vec<(u64, Kept)> = state.pending.iter().map(|(offset, kept)| (*offset, *kept)).collect();
         let checkpoint = Operation::Checkpoint { next: state.next, sequence: state.sequence, pending };
-        assert_eq!(again.apply(&checkpoint.encode()), Some(()));
+        assert_eq!(again.apply(&checkpoint.encode(), 0), Some(()));
         assert_eq!(again, state);
     });
 }

@@ -157,6 +157,23 @@ fn deliveries_are_counted_over_a_kill_and_a_delay_goes_on() {
     assert!(again.contains(" deliveries=2\n1\nMSGX 0 1 time=") && again.contains(" deliveries=5\n"), "{again}");
 }
 
+/// The delay goes by the wall clock over a restart, and whoever sets that back lengthens none.
+#[test]
+fn a_clock_that_was_set_back_lengthens_no_delay() {
+    let mut h = with_messages(plain(), 1);
+    let a = h.connect();
+    h.ask(a, b"RESERVE q 1 0 100\nABORT q 0 5000\n");
+    for _ in 0..2 {
+        h.step_wall_ms(-3_600_000);
+        h.kill_and_restart(plain());
+        let a = h.connect();
+        assert_eq!(h.ask(a, b"PENDING q\n"), "PENDING 0 deliveries=1 state=delayed dueMs=5000\nEND 1\n");
+    }
+    h.advance_ms(5000);
+    let a = h.connect();
+    assert_eq!(h.ask(a, b"RESERVE q 1 0 100\n"), "MSG 0 0\nEND 1\n");
+}
+
 #[test]
 fn a_group_is_of_one_kind() {
     let mut h = with_messages(plain(), 1);
@@ -190,6 +207,35 @@ fn bounds_are_named() {
     // A confirmation makes room, for who waits too.
     assert_eq!(h.ask(a, b"CONFIRM q 1\n"), "CONFIRMED 1\n");
     assert_eq!(h.ask(b, b"RESERVE q 1 0 100\n"), "MSG 3 3\nEND 1\n");
+}
+
+/// What is still being read is in a checkpoint as it was before: the record of its reservation comes behind.
+#[test]
+fn p15_a_checkpoint_does_not_count_what_is_still_being_read() {
+    let config = Config { journal_bytes: 600, ..plain() };
+    let mut h = with_messages(config.clone(), 1);
+    let a = h.connect();
+    h.ask(a, b"RESERVE q 1 0 100\nABORT q 0\n");
+    h.kill_and_restart(config.clone());
+    let (a, b) = (h.connect(), h.connect());
+    h.ask(b, b"PUB DURABLE 1\n");
+    h.hold(|effect, path| matches!(effect, Effect::Read { .. }) && path == segment(0));
+    h.send(a, b"RESERVE q 1 0 100 META\n");
+    h.run();
+    let journals = |h: &Harness| {
+        h.disk.files().into_keys().filter(|path| path.contains("/queues/q/log/")).min().expect("a journal")
+    };
+    let first = journals(&h);
+    while journals(&h) == first {
+        assert_eq!(h.ask(b, b"RESERVE q 1 0 100\nABORT q 1\n"), "MSG 1 1\nEND 1\nABORTED 1\n");
+    }
+    h.release();
+    h.run();
+    let told = h.replies(a);
+    assert!(told.contains(" deliveries=2\n0\n"), "{told}");
+    h.kill_and_restart(config);
+    let a = h.connect();
+    assert!(h.ask(a, b"PENDING q\n").starts_with("PENDING 0 deliveries=2 "));
 }
 
 /// A journal of many operations stays small, and what it says stays the same.

@@ -123,7 +123,7 @@ fn operation(base: u64, offset: u64, time_ms: i64, operation: &Operation) -> Vec
 fn the_operations_of_a_work_queue() {
     let reserve = Operation::Reserve(vec![(0, 3)]);
     assert_golden("reserve", &operation(0, 0, ACCEPTED_MS, &reserve));
-    let kept = Kept { deliveries: 1, due_ms: ACCEPTED_MS + 11_000, dying: None };
+    let kept = Kept { deliveries: 1, due_ms: ACCEPTED_MS + 11_000, delay_ms: 0, dying: None };
     let checkpoint = Operation::Checkpoint { next: 3, sequence: 0, pending: vec![(1, kept)] };
     assert_golden("checkpoint", &operation(2, 2, ACCEPTED_MS + 1000, &checkpoint));
     let salt = Salt::new(&LOG_ID, 2).0;
@@ -134,12 +134,12 @@ fn the_operations_of_a_work_queue() {
     let confirm = Operation::Confirm(vec![(0, 1), (2, 1)]);
     let abort = Operation::Abort { offset: 1, due_ms: kept.due_ms };
     for operation in [reserve, confirm, abort] {
-        state.apply(&operation.encode()).expect("an operation");
+        state.apply(&operation.encode(), ACCEPTED_MS + 1000).expect("an operation");
     }
     let bytes = golden("checkpoint");
     let Decoded::Frame(frame) = record::decode(&bytes, Salt(salt)) else { panic!("a frame") };
     let mut read = Replayed::default();
-    read.apply(&frame.payload[PREFIX_BYTES..]).expect("an operation");
+    read.apply(&frame.payload[PREFIX_BYTES..], ACCEPTED_MS + 1000).expect("an operation");
     assert_eq!(read, state);
 }
 

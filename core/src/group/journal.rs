@@ -65,6 +65,8 @@ pub struct Kept {
     pub deliveries: u32,
     /// Before this moment it is not handed out again, milliseconds since 1970 by the wall clock. 0: at once.
     pub due_ms: i64,
+    /// How long that was when it was recorded, milliseconds. A frame says it by its timestamp alone, so it is 0 in an [`Operation`].
+    pub delay_ms: u64,
     /// Whether it is on its way to the dead letters.
     pub dying: Option<Dying>,
 }
@@ -202,6 +204,7 @@ impl Operation {
                     let kept = Kept {
                         deliveries: u32::from_be_bytes(take(&mut rest)?),
                         due_ms: i64::from_be_bytes(take(&mut rest)?),
+                        delay_ms: 0,
                         dying: dying(&mut rest)?,
                     };
                     let is_behind = pending.last().is_none_or(|(before, _)| *before < offset);
@@ -232,15 +235,17 @@ impl Operation {
 }
 
 impl Replayed {
-    /// Takes in what a frame of the journal holds. `None`: that is no operation, or none that a broker has written there.
-    pub fn apply(&mut self, operation: &[u8]) -> Option<()> {
+    /// Takes in what a frame of the journal holds, which was recorded at that moment of the wall clock. `None`: that is no operation, or
+    /// none that a broker has written there.
+    pub fn apply(&mut self, operation: &[u8], recorded_ms: i64) -> Option<()> {
+        let delay_ms = |due_ms: i64| u64::try_from(due_ms.saturating_sub(recorded_ms)).unwrap_or(0);
         match Operation::parse(operation)? {
             Operation::Reserve(runs) => {
                 for offset in runs.into_iter().flat_map(range) {
                     self.reach(offset + 1)?;
                     if let Some(kept) = self.pending.get_mut(&offset) {
                         kept.deliveries = kept.deliveries.saturating_add(1);
-                        kept.due_ms = 0;
+                        (kept.due_ms, kept.delay_ms) = (0, 0);
                     }
                 }
             }
@@ -255,7 +260,7 @@ impl Replayed {
             }
             Operation::Abort { offset, due_ms } => {
                 if let Some(kept) = self.pending.get_mut(&offset) {
-                    kept.due_ms = due_ms;
+                    (kept.due_ms, kept.delay_ms) = (due_ms, delay_ms(due_ms));
                 }
             }
             Operation::Dying { offset, dying } => {
@@ -265,7 +270,8 @@ impl Replayed {
                 }
             }
             Operation::Checkpoint { next, sequence, pending } => {
-                *self = Replayed { next, sequence, pending: pending.into_iter().collect() };
+                let dated = |(offset, kept): (u64, Kept)| (offset, Kept { delay_ms: delay_ms(kept.due_ms), ..kept });
+                *self = Replayed { next, sequence, pending: pending.into_iter().map(dated).collect() };
             }
         }
         Some(())
@@ -332,9 +338,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const RECORDED_MS: i64 = 90;
+
     fn replay(operations: &[Vec<u8>]) -> Replayed {
         let mut state = Replayed::default();
-        operations.iter().for_each(|operation| state.apply(operation).expect("an operation"));
+        operations.iter().for_each(|operation| state.apply(operation, RECORDED_MS).expect("an operation"));
         state
     }
 
@@ -350,7 +358,8 @@ mod tests {
             // Of 3 and 4 no reservation was recorded.
             encode_confirm(&[(5, 1)]),
         ]);
-        let kept = |deliveries, due_ms, dying| Kept { deliveries, due_ms, dying };
+        let kept =
+            |deliveries, due_ms, dying| Kept { deliveries, due_ms, delay_ms: if due_ms == 0 { 0 } else { 9 }, dying };
         let pending: Vec<_> = state.pending.clone().into_iter().collect();
         assert_eq!(
             pending,
@@ -377,9 +386,9 @@ mod tests {
                     CHECKPOINT => cut >= 13 && (cut as u64 - 13).is_multiple_of(CHECKPOINT_ENTRY_BYTES),
                     _ => false,
                 };
-                assert_eq!(state.apply(&operation[..cut]).is_some(), cut >= 1 && between, "{operation:?} at {cut}");
+                assert_eq!(state.apply(&operation[..cut], 0).is_some(), cut >= 1 && between, "{operation:?} at {cut}");
             }
-            assert_eq!(Replayed::default().apply(&[operation, &[0][..]].concat()), None, "{operation:?}");
+            assert_eq!(Replayed::default().apply(&[operation, &[0][..]].concat(), 0), None, "{operation:?}");
         }
         for wrong in [
             &[][..],
@@ -389,13 +398,13 @@ mod tests {
             &encode_reserve(&[(PENDING_CEILING, 1)]),
             &[&encode_dying(1, Dying { sequence: 0, reason: Reason::Stolen })[..13], &[6]].concat(),
         ] {
-            assert_eq!(Replayed::default().apply(wrong), None, "{wrong:?}");
+            assert_eq!(Replayed::default().apply(wrong, 0), None, "{wrong:?}");
         }
         let mut state = Replayed { next: 1, ..Replayed::default() };
         state.pending.insert(1, Kept::default());
-        assert_eq!(Replayed::default().apply(&encode_checkpoint(&state)), None, "pending at next");
+        assert_eq!(Replayed::default().apply(&encode_checkpoint(&state), 0), None, "pending at next");
         let twice = [encode_checkpoint(&replay(&[encode_reserve(&[(0, 1)])])), Vec::from([0; 25])].concat();
-        assert_eq!(Replayed::default().apply(&twice), None, "pending twice");
+        assert_eq!(Replayed::default().apply(&twice, 0), None, "pending twice");
     }
 
     #[test]
@@ -404,7 +413,7 @@ mod tests {
             assert_eq!((reason.as_str(), reason as usize), (word, at + 1));
             let mut state = replay(&[encode_reserve(&[(4, 1)])]);
             let dying = Dying { sequence: u32::MAX, reason };
-            state.apply(&encode_dying(4, dying)).expect("an operation");
+            state.apply(&encode_dying(4, dying), 0).expect("an operation");
             assert_eq!(state.pending[&4].dying, Some(dying));
             assert_eq!(replay(&[encode_checkpoint(&state)]), state);
         }
@@ -413,7 +422,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_panic(operation in prop::collection::vec(any::<u8>(), 0..60)) {
-            let _ = Replayed::default().apply(&operation);
+            let _ = Replayed::default().apply(&operation, 0);
         }
 
         #[test]

@@ -61,8 +61,8 @@ impl Share {
     pub(crate) fn recovered(replayed: &Replayed, now: Now) -> Share {
         let mut share = Share { next: replayed.next, sequence: replayed.sequence, ..Share::default() };
         for (offset, kept) in &replayed.pending {
-            // A clock that was set back keeps nobody waiting for longer than it would have been.
-            let left_ms = u64::try_from(kept.due_ms.saturating_sub(now.wall_ms)).unwrap_or(0);
+            // A clock that was set back keeps nobody waiting for longer than it was to be.
+            let left_ms = u64::try_from(kept.due_ms.saturating_sub(now.wall_ms)).unwrap_or(0).min(kept.delay_ms);
             let due_ns = if left_ms == 0 { 0 } else { after_ms(now.monotonic_ns, left_ms) };
             let state = kept.dying.map_or(State::Ready { due_ns }, State::Dying);
             share.insert(*offset, Pending { deliveries: kept.deliveries, reason: Reason::Restarted, state });
@@ -73,15 +73,18 @@ impl Share {
     /// What is to outlive this process.
     pub(crate) fn checkpoint(&self, now: Now) -> Replayed {
         let kept = |pending: &Pending| {
-            let (due_ms, dying) = match pending.state {
+            let mut kept = Kept { deliveries: pending.deliveries, ..Kept::default() };
+            match pending.state {
                 State::Ready { due_ns } if due_ns > now.monotonic_ns => {
                     let left_ms = (due_ns - now.monotonic_ns).div_ceil(1_000_000);
-                    (now.wall_ms.saturating_add_unsigned(left_ms), None)
+                    kept.due_ms = now.wall_ms.saturating_add_unsigned(left_ms);
                 }
-                State::Dying(dying) => (0, Some(dying)),
-                State::Ready { .. } | State::Reserved { .. } => (0, None),
-            };
-            Kept { deliveries: pending.deliveries, due_ms, dying }
+                // It is still being read. That it was handed out is recorded behind the checkpoint, and would count twice.
+                State::Reserved { until_ns: u64::MAX, .. } => kept.deliveries -= 1,
+                State::Dying(dying) => kept.dying = Some(dying),
+                State::Ready { .. } | State::Reserved { .. } => {}
+            }
+            kept
         };
         let pending = self.pending.iter().map(|(offset, pending)| (*offset, kept(pending))).collect();
         Replayed { next: self.next, pending, sequence: self.sequence }

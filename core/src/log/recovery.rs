@@ -516,7 +516,8 @@ async fn inspect_files(io: &Io, config: &Config, mut topic: TopicFindings) -> Re
                 Some(_) if frame.kind == Kind::Padding => {}
                 Some(_) => {
                     let operation = (frame.kind == Kind::QueueOperation).then(|| &frame.payload[PREFIX_BYTES..]);
-                    if operation.and_then(|operation| topic.replayed.apply(operation)).is_none() {
+                    let applied = operation.and_then(|operation| topic.replayed.apply(operation, frame.stamped_ms()));
+                    if applied.is_none() {
                         unreadable.get_or_insert(frame.offset);
                     }
                 }

@@ -15,6 +15,9 @@ use std::collections::BTreeMap;
 const MILLIS: u64 = 1_000_000;
 /// What an operation takes in a journal, but for the checkpoint and what a request with many offsets needs.
 const OPERATION_BYTES_MAX: u64 = 16 << 10;
+/// The most messages that a client lets `PENDING` tell of, and what telling of one takes.
+const PENDING_LINES_MAX: u64 = 1_000;
+const PENDING_LINE_BYTES: u64 = 110;
 
 /// All that is known of work queues.
 #[derive(Clone, Debug, Default)]
@@ -192,7 +195,10 @@ impl Checker {
             "CORRUPT" => ((life.read_failed || damaged) && matches!(wish, Wish::Reserve { .. }), "P1"),
             "QUEUE_FULL" => {
                 let (_, reserved) = queue.reserved_by(open.connection, now_ns);
-                let is_full = queue.pending_at_most(&open) >= bounds.pending_max || !queue.is_certain(&open);
+                // One that could not be read is pending though it was never handed out.
+                let is_full = queue.pending_at_most(&open).saturating_add(life.read_failed.into())
+                    >= bounds.pending_max
+                    || !queue.is_certain(&open);
                 // The bound on reservations is over all the queues that there are.
                 let reserved: u64 = reserved + self.reserved_elsewhere(&topic, &asked.ask, open.connection, now_ns);
                 (matches!(wish, Wish::Reserve { .. }) && (is_full || reserved >= bounds.reserved_max), "P13")
@@ -521,6 +527,12 @@ impl Checker {
             }
         }
         Ok(())
+    }
+
+    /// The largest list that `PENDING` is answered with, bytes (P13).
+    pub(crate) fn pending_list_bytes(&self) -> u64 {
+        let messages = self.model.logs.values().map(|log| log.firm_end).max().unwrap_or(0);
+        if self.queues.all.is_empty() { 0 } else { PENDING_LINE_BYTES * messages.min(PENDING_LINES_MAX) }
     }
 
     /// Behind the last dead letter of the topic that was read.

@@ -7,6 +7,7 @@ use crate::model::{Attempt, broken};
 use crate::reply::Seen;
 use plimsoll_core::effect::ConnectionId;
 use plimsoll_core::layout;
+use plimsoll_core::settings::Setting;
 use std::collections::VecDeque;
 
 /// What comes after each round of reading.
@@ -139,8 +140,8 @@ impl World {
                 self.ask_audit(connection, &topic, ask, format!("FETCH @{topic} {group} 40 0\n"));
             }
             Task::Drain { topic, queue, .. } => {
-                let line = format!("RESERVE @{topic} {queue} 40 0 60000 META\n");
-                let ask = Ask::Reserve { queue, max: 40, wait_ms: 0, lease_ms: 60_000 };
+                let line = format!("RESERVE @{topic} {queue} 40 0 30000 META\n");
+                let ask = Ask::Reserve { queue, max: 40, wait_ms: 0, lease_ms: 30_000 };
                 self.ask_audit(connection, &topic, ask, line);
             }
             Task::IsEmpty { topic, queue, .. } => {
@@ -260,6 +261,36 @@ impl World {
         self.send(connection, request);
     }
 
+    /// Purges what was read, so that `full` has room. Its answers come before the next task is asked, which is a look at `topic`.
+    fn make_room(&mut self, topic: &str, full: &str) -> bool {
+        // Where one bound is for all topics, another one may have all the bytes.
+        let is_bounded_together = self.plan.config.total_capacity_bytes > 0;
+        let takes_part = |name: &str| name == full || is_bounded_together;
+        for topic in self.plan.topics.clone() {
+            // What was published and never answered has its bytes, too. When it is read it can be purged.
+            if is_bounded_together {
+                let offset = self.checker.model.log(&topic).firm_end;
+                self.audit.tasks.push_front(Task::ReadOn { topic: topic.clone(), offset });
+            }
+            if !self.plan.queues.is_empty() && takes_part(&layout::dead_letters(&topic)) {
+                let offset = self.checker.letters_end(&topic);
+                self.audit.tasks.push_front(Task::Letters { topic, offset });
+            }
+        }
+        self.audit.tasks.push_front(Task::Look { topic: topic.to_owned() });
+        let Some(connection) = self.audit.connection else { return false };
+        let logs = self.checker.model.logs.iter().filter(|(name, log)| log.exists && takes_part(name));
+        let mut purges: Vec<(String, u64)> = logs.map(|(name, log)| (name.clone(), log.firm_end)).collect();
+        let letters = self.plan.topics.iter().map(|name| (layout::dead_letters(name), self.checker.letters_end(name)));
+        purges.extend(letters.filter(|(name, end)| *end > 0 && takes_part(name)));
+        let asks = !purges.is_empty();
+        for (topic, before) in purges {
+            let line = format!("PURGE @{topic} {before}\n");
+            self.ask_audit(connection, &topic, Ask::Purge { before }, line);
+        }
+        asks
+    }
+
     pub(super) fn auditor_received(&mut self, seen: &Seen) -> Step {
         self.audit.waiting = self.audit.waiting.saturating_sub(1);
         if self.audit.waiting > 0 {
@@ -304,6 +335,8 @@ impl World {
                     return Ok(());
                 }
             }
+            // There was no room for a confirmation: when the lease is over all of it comes again.
+            (Some(Task::Look { .. }), Seen::Error(code)) if code == "DISK_FULL" => wait_ns = SECONDS,
             // A delay goes on, or somebody is on the way to the dead letters.
             (Some(Task::IsEmpty { topic, queue, tries }), Seen::Lines(_))
                 if !self.checker.is_drained(&topic, &queue) && tries < 60 =>
@@ -317,10 +350,16 @@ impl World {
                 }
             }
             (Some(Task::Letters { .. }), Seen::Error(code)) if code == "NO_TOPIC" => {}
-            // As many are pending as may be, and they are not due yet, or on the way to the dead letters.
+            // As many are pending as may be, and they are not due yet, or on the way to the dead letters, where there may be no room.
             (Some(Task::Drain { topic, queue, tries }), Seen::Error(code)) if code == "QUEUE_FULL" && tries < 60 => {
                 wait_ns = SECONDS;
-                self.audit.tasks.push_front(Task::Drain { topic, queue, tries: tries + 1 });
+                self.audit.tasks.push_front(Task::Drain { topic: topic.clone(), queue, tries: tries + 1 });
+                let config = &self.plan.config;
+                let is_bounded =
+                    config.total_capacity_bytes > 0 || config.topic_defaults.get(Setting::CapacityBytes).is_some();
+                if is_bounded && tries % 8 == 7 && self.make_room(&topic, &layout::dead_letters(&topic)) {
+                    return Ok(());
+                }
             }
             // What is not known has no room.
             (Some(Task::Repeat { .. }), Seen::Error(code)) if code == "OVER_CAPACITY" => {}
@@ -353,32 +392,7 @@ impl World {
                 if code == "OVER_CAPACITY" && tries % 2 == 0 && tries < 20 =>
             {
                 self.audit.tasks.push_front(Task::Publish { topic: topic.clone(), tries: tries + 1 });
-                if self.plan.config.total_capacity_bytes > 0 {
-                    // What was published to another one and never answered has its bytes, too. When it is read it can be purged.
-                    for topic in self.plan.topics.clone() {
-                        let offset = self.checker.model.log(&topic).firm_end;
-                        self.audit.tasks.push_front(Task::ReadOn { topic: topic.clone(), offset });
-                        if !self.plan.queues.is_empty() {
-                            let offset = self.checker.letters_end(&topic);
-                            self.audit.tasks.push_front(Task::Letters { topic, offset });
-                        }
-                    }
-                }
-                // Its answer comes before the next PUB is sent.
-                self.audit.tasks.push_front(Task::Look { topic: topic.clone() });
-                if let Some(connection) = self.audit.connection {
-                    // Where one bound is for all topics, another one may have all the bytes.
-                    let takes_part = |name: &str| name == topic || self.plan.config.total_capacity_bytes > 0;
-                    let logs = self.checker.model.logs.iter().filter(|(name, log)| log.exists && takes_part(name));
-                    let mut purges: Vec<(String, u64)> = logs.map(|(name, log)| (name.clone(), log.firm_end)).collect();
-                    // Of the dead letters, those that were read.
-                    let letters = self.plan.topics.iter().map(|name| (name, self.checker.letters_end(name)));
-                    let read = letters.filter(|(name, end)| *end > 0 && takes_part(&layout::dead_letters(name)));
-                    purges.extend(read.map(|(name, end)| (layout::dead_letters(name), end)));
-                    for (topic, before) in purges {
-                        let line = format!("PURGE @{topic} {before}\n");
-                        self.ask_audit(connection, &topic, Ask::Purge { before }, line);
-                    }
+                if self.make_room(&topic, &topic) {
                     return Ok(());
                 }
             }

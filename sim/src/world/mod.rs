@@ -242,6 +242,8 @@ pub struct World {
     rolling: BTreeSet<String>,
     /// The topics whose start is being moved: their directories.
     retaining: BTreeSet<String>,
+    /// By topic, below what its groups were done lately, and when, before one of them was moved.
+    gone_back: BTreeMap<String, (u64, u64)>,
     /// What this process has removed.
     removed_bytes: u64,
     /// Some process was ready.
@@ -324,6 +326,7 @@ impl World {
             chain: None,
             rolling: BTreeSet::new(),
             retaining: BTreeSet::new(),
+            gone_back: BTreeMap::new(),
             removed_bytes: 0,
             was_ready: false,
             phase: PHASES[0],

@@ -179,7 +179,8 @@ impl World {
         let config = &self.plan.config;
         let message = u64::from(config.payload_bytes_max) + 300;
         let short_ones = 60 * (self.plan.window as u64 + 40);
-        let bound = config.unsent_bytes_max + config.fetch_bytes_max + message + short_ones;
+        let largest = (config.fetch_bytes_max + message).max(self.checker.pending_list_bytes());
+        let bound = config.unsent_bytes_max + largest + short_ones;
         if unsent > bound && !has_range {
             return Err(crate::model::Broken {
                 promise: "P13",

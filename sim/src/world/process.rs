@@ -83,6 +83,7 @@ impl World {
                 self.rolling.extend(topic);
             }
             self.may_begin_retention(&effect);
+            self.may_go_back(&effect);
             if let Effect::Remove { path } = &effect {
                 self.removed_bytes += self.disk.cached_file(path, 0, u64::MAX).unwrap_or_default().len() as u64;
             }
@@ -163,6 +164,31 @@ impl World {
         }
     }
 
+    /// Below this all groups of a topic are done, by what is in the files.
+    fn consumed(&self, dir: &str) -> Option<u64> {
+        let groups = self.disk.cached_names(&layout::groups(dir)).unwrap_or_default();
+        let committed = groups.iter().filter(|name| layout::parse_group_offset(name).is_some()).map(|name| {
+            let text = self.disk.cached_file(&format!("{}/{name}", layout::groups(dir)), 0, 100).unwrap_or_default();
+            plimsoll_core::group::offset_file::parse_offset(&text).unwrap_or(0)
+        });
+        let done = self.checker.queues_are_done_up_to(dir.trim_start_matches("topics/"));
+        committed.chain(done).min()
+    }
+
+    /// A group may be sought back behind what is on its way to go.
+    fn may_go_back(&mut self, effect: &Effect) {
+        let Effect::Rename { to, .. } = effect else { return };
+        if let Some((dir, name)) = to.split_once("/groups/")
+            && layout::parse_group_offset(name).is_some()
+            && let Some(before) = self.consumed(dir)
+        {
+            let (highest, at_ns) = self.gone_back.get(dir).copied().unwrap_or_default();
+            if before >= highest || self.now_ns - at_ns >= SECONDS {
+                self.gone_back.insert(dir.to_owned(), (before, self.now_ns));
+            }
+        }
+    }
+
     /// P12, from what is in the files: whether each segment below `start` is one that a policy gives up. The moment before the start is recorded.
     fn policies_give_up(&self, dir: &str, start: u64) -> bool {
         let policy = Policy::new(&Settings::NONE, &self.plan.config.topic_defaults);
@@ -170,13 +196,9 @@ impl World {
         let mut bases: Vec<u64> = names.iter().filter_map(|name| layout::parse_segment(name)).collect();
         bases.sort_unstable();
         let bytes = |base: u64| self.disk.cached_file(&layout::segment(dir, base), 0, u64::MAX).unwrap_or_default();
-        let groups = self.disk.cached_names(&layout::groups(dir)).unwrap_or_default();
-        let committed = groups.iter().filter(|name| layout::parse_group_offset(name).is_some()).map(|name| {
-            let text = self.disk.cached_file(&format!("{}/{name}", layout::groups(dir)), 0, 100).unwrap_or_default();
-            plimsoll_core::group::offset_file::parse_offset(&text).unwrap_or(0)
-        });
-        let done = self.checker.queues_are_done_up_to(dir.trim_start_matches("topics/"));
-        let consumed = committed.chain(done).min().filter(|_| policy.get(Setting::RetainConsumed) == 1);
+        let before =
+            self.gone_back.get(dir).filter(|(_, at_ns)| self.now_ns - at_ns < SECONDS).map(|(before, _)| *before);
+        let consumed = self.consumed(dir).max(before).filter(|_| policy.get(Setting::RetainConsumed) == 1);
         let drops = policy.get(Setting::OnFull) == 1;
         let capacity = policy.bound(Setting::CapacityBytes).filter(|_| drops);
         // What has an offset and is not written yet counts as well.
@@ -185,7 +207,8 @@ impl World {
             + self.plan.config.queue_bytes.min(1 << 20);
         // The oldest of all topics go. By now others of those may have gone, and there is more room than when these were chosen.
         let total_capacity = Some(self.plan.config.total_capacity_bytes).filter(|bytes| drops && *bytes > 0);
-        let of_others: u64 = (self.plan.topics.iter().map(|topic| layout::topic(topic)).filter(|other| other != dir))
+        let topics = self.plan.topics.iter().flat_map(|topic| [topic.clone(), layout::dead_letters(topic)]);
+        let of_others: u64 = (topics.map(|topic| layout::topic(&topic)).filter(|other| other != dir))
             .map(|other| self.log_bytes(&other) + message_max)
             .sum();
         let beside = of_others + self.removed_bytes;
@@ -337,6 +360,7 @@ impl World {
         self.chain_is_interrupted(end == End::PowerLost);
         self.rolling.clear();
         self.retaining.clear();
+        self.gone_back.clear();
         self.removed_bytes = 0;
         self.was_ready |= self.checker.is_ready();
         self.broker = None;
