@@ -65,7 +65,11 @@ impl LogView {
                 break;
             }
             expected = base;
-            let bytes = disk.cached_file(&format!("{}/log/{base:020}.log", self.dir), 0, u64::from(u32::MAX));
+            let path = format!("{}/log/{base:020}.log", self.dir);
+            let bytes = match self.depth {
+                Depth::Cache => disk.cached_file(&path, 0, u64::from(u32::MAX)),
+                Depth::Platter => disk.forced_file(&path, 0, u64::from(u32::MAX)),
+            };
             let (bytes, mut at) = (bytes.unwrap_or_default(), 0);
             while let Decoded::Frame(frame) = record::decode(&bytes[at..], Salt::new(&log_id, base)) {
                 if frame.offset != expected {
