@@ -53,7 +53,7 @@ fn p15_a_message_is_one_consumers_until_it_confirms() {
     assert_eq!(h.ask(c, b"RESERVE q 5 0 1000\n"), "END 0\n");
     assert_eq!(
         h.ask(c, b"QUEUES\n"),
-        "QUEUE name=q confirmed=3 next=3 ready=0 reserved=0 delayed=0 dying=0 waiting=0 journalBytes=168\nEND 1\n"
+        "QUEUE name=q confirmed=3 next=3 ready=0 reserved=0 delayed=0 dying=0 waiting=0 journalBytes=168 journalForces=0\nEND 1\n"
     );
 }
 

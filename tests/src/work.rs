@@ -14,8 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const TOPIC: &str = "jobs";
-const QUEUE: &str = "workers";
+/// Where the messages are.
+pub const TOPIC: &str = "jobs";
+/// Who does them.
+pub const QUEUE: &str = "workers";
 /// Messages that a consumer takes at a time.
 const AT_ONCE: u64 = 10;
 /// Longer than any run: leases end with their connection.
@@ -67,12 +69,13 @@ pub struct Tally {
 /// Panics where a message is applied by nobody, comes again after its confirmation was answered, is confirmed for two consumers, or where
 /// the dead letters are not exactly those that nobody can do.
 pub fn until_all_is_done(plan: &Plan, data: &Path, start: impl Fn(&Path, Option<&str>) -> Broker) -> Tally {
-    let mut broker = start(data, None);
-    let address = broker.address().to_owned();
+    let first = start(data, None);
+    let address = first.address().to_owned();
     publish(&address, plan);
     let book = Book::new(plan.messages);
     let mut tally = Tally::default();
-    thread::scope(|scope| {
+    let broker = thread::scope(|scope| {
+        let mut broker = first;
         for consumer in 0..plan.consumers {
             let (book, address) = (&book, &address);
             scope.spawn(move || consume(address, plan, consumer, book));
@@ -84,12 +87,14 @@ pub fn until_all_is_done(plan: &Plan, data: &Path, start: impl Fn(&Path, Option<
             while begun.elapsed() < plan.kill_every {
                 thread::sleep(Duration::from_millis(50));
                 if is_done(&address, plan, &mut tally) {
-                    return;
+                    return broker;
                 }
                 assert!(book.failure().is_none(), "{:?}", book.failure());
             }
             broker.kill();
             tally.kills += 1;
+            // It has the address until it is gone.
+            drop(broker);
             broker = start(data, Some(&address));
         }
     });
@@ -98,6 +103,7 @@ pub fn until_all_is_done(plan: &Plan, data: &Path, start: impl Fn(&Path, Option<
     tally.crashes = book.crashes.load(Ordering::Relaxed);
     check(&broker, plan, &book, &mut tally);
     broker.kill();
+    drop(broker);
     // A restart more brings nothing back.
     let broker = start(data, None);
     assert!(is_done(broker.address(), plan, &mut tally), "after a restart there is something to do again");
@@ -113,7 +119,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-fn is_poison(message: u64) -> bool {
+/// Whether no consumer can do it.
+pub fn is_poison(message: u64) -> bool {
     message % POISON_EVERY == POISON_EVERY / 2
 }
 
@@ -154,6 +161,21 @@ impl Book {
 
     fn now(&self) -> u64 {
         self.clock.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// A message was handed out to somebody who had asked at this moment.
+    fn handed_out(&self, message: u64, asked: u64) {
+        let confirmed = self.confirmed[message as usize].load(Ordering::SeqCst);
+        if confirmed != 0 && confirmed < asked {
+            self.fail(format!("message {message} was confirmed, and is handed out again"));
+        }
+    }
+
+    /// A confirmation was answered at this moment.
+    fn confirm(&self, message: u64, now: u64) {
+        if self.confirmed[message as usize].swap(now, Ordering::SeqCst) != 0 {
+            self.fail(format!("the confirmation of message {message} was answered twice"));
+        }
     }
 
     fn fail(&self, what: String) {
@@ -205,10 +227,7 @@ fn work_once(client: &mut Client, plan: &Plan, draws: &mut Draws, book: &Book) -
         if *value != message.to_string() {
             book.fail(format!("message {message} says {value:?}"));
         }
-        let confirmed = book.confirmed[*message as usize].load(Ordering::SeqCst);
-        if confirmed != 0 && confirmed < asked {
-            book.fail(format!("message {message} was confirmed, and is handed out again"));
-        }
+        book.handed_out(*message, asked);
     }
     let (poison, good): (Vec<u64>, Vec<u64>) =
         messages.into_iter().map(|(message, _)| message).partition(|message| is_poison(*message));
@@ -226,9 +245,7 @@ fn work_once(client: &mut Client, plan: &Plan, draws: &mut Draws, book: &Book) -
         client.confirm(Some(TOPIC), QUEUE, &good)?;
         let now = book.now();
         for message in good {
-            if book.confirmed[message as usize].swap(now, Ordering::SeqCst) != 0 {
-                book.fail(format!("the confirmation of message {message} was answered twice"));
-            }
+            book.confirm(message, now);
         }
     }
     Ok(true)
@@ -277,4 +294,29 @@ fn check(broker: &Broker, plan: &Plan, book: &Book, tally: &mut Tally) {
         (0..plan.messages).filter(|message| is_poison(*message)).map(|message| (message, DELIVERIES)).collect();
     assert_eq!(letters, expected, "the dead letters, and how often each was handed out");
     tally.dead = letters.len() as u64;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_confirmed_stays_so() {
+        let book = Book::new(3);
+        let (before, confirmed, after) = (book.now(), book.now(), book.now());
+        book.handed_out(0, before);
+        book.confirm(0, confirmed);
+        book.confirm(1, confirmed);
+        // Who had asked before may have it still, when its lease has gone.
+        book.handed_out(0, before);
+        book.handed_out(2, after);
+        assert_eq!(book.failure(), None);
+        book.handed_out(1, after);
+        assert_eq!(book.failure().unwrap(), "message 1 was confirmed, and is handed out again");
+
+        let book = Book::new(1);
+        book.confirm(0, confirmed);
+        book.confirm(0, after);
+        assert_eq!(book.failure().unwrap(), "the confirmation of message 0 was answered twice");
+    }
 }

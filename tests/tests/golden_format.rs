@@ -96,6 +96,19 @@ fn a_sidecar() {
     assert!(text().contains(&format!("at most {}", index::ENTRIES_MAX)));
 }
 
+#[test]
+fn a_run_of_a_packed_segment() {
+    let mut out = Vec::new();
+    record::encode(&mut out, salt(), 0, 4, Kind::RemovedRun as u8, ACCEPTED_MS + 2000, |out| {
+        out.extend_from_slice(&1u64.to_be_bytes());
+    });
+    assert_golden("run", &out);
+    let run = golden("run");
+    assert!(text().contains(&format!("position {}, and end with another run", run.len())));
+    let Decoded::Frame(frame) = record::decode(&run, salt()) else { panic!("a frame") };
+    assert_eq!((frame.kind, frame.count), (Kind::RemovedRun, 1));
+}
+
 /// A frame of a journal whose segment has this base.
 fn operation(base: u64, offset: u64, time_ms: i64, operation: &Operation) -> Vec<u8> {
     let mut out = Vec::new();

@@ -1,28 +1,132 @@
 //! Work queues on the real binary: leases and counts over a kill, consumers that crash, a worker that outlives its broker.
 
+use plimsoll::client::{Client, Delivered, Options, Publication};
+use plimsoll_core::layout;
+use plimsoll_core::protocol::Level;
 use plimsoll_tests::broker::{Broker, Connection, binary, serve};
-use plimsoll_tests::work::{self, Plan};
+use plimsoll_tests::work::{self, Plan, QUEUE, TOPIC};
+use std::fs;
 use std::io::{BufRead, BufReader};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+const SMALL: Plan = Plan {
+    messages: 1_000,
+    consumers: 4,
+    work: Duration::from_millis(3),
+    kill_every: Duration::from_millis(250),
+    seed: 1,
+};
+
+fn start(data: &Path, address: Option<&str>) -> Broker {
+    let listen = address.map_or(vec![], |address| vec!["--listen", address]);
+    Broker::start(data, &[work::SETTINGS, &listen].concat())
+}
 
 #[test]
 fn p15_crashing_consumers_and_a_killed_broker_lose_nothing_and_repeat_nothing_confirmed() {
     let data = tempfile::tempdir().unwrap();
-    let plan = Plan {
-        messages: 1_000,
-        consumers: 4,
-        work: Duration::from_millis(2),
-        kill_every: Duration::from_millis(300),
-        seed: 1,
-    };
-    let tally = work::until_all_is_done(&plan, &data.path().join("data"), |data, address| {
-        let listen = address.map_or(vec![], |address| vec!["--listen", address]);
-        Broker::start(data, &[work::SETTINGS, &listen].concat())
-    });
+    let tally = work::until_all_is_done(&SMALL, &data.path().join("data"), start);
     assert!(tally.kills >= 1 && tally.crashes >= 1, "{tally:?}");
     assert_eq!((tally.applied, tally.dead), (995, 5), "{tally:?}");
     assert!(tally.journal_bytes_max < 64 << 10, "{tally:?}");
+}
+
+/// What somebody does behind the back of the broker that is started as the n-th, from 0 on: before it is started, and when it serves.
+type Foul = fn(data: &Path, n: u64, broker: Option<&Broker>);
+
+/// The check of the test above, and of the evidence, finds what it is there to find.
+#[test]
+fn a_queue_that_loses_or_repeats_is_found() {
+    let fouls: [(&str, Foul); 5] = [
+        ("was applied by nobody", confirm_what_is_not_done),
+        ("the dead letters, and how often each was handed out", confirm_what_cannot_be_done),
+        ("is among the dead letters twice", bury_again),
+        ("was confirmed, and is handed out again", |data, n, broker| forget(data, n, broker, 2)),
+        ("after a restart there is something to do again", |data, n, broker| forget(data, n, broker, LAST)),
+    ];
+    for (told, foul) in fouls {
+        let data = tempfile::tempdir().unwrap();
+        let starts = AtomicU64::new(0);
+        let start = |data: &Path, address: Option<&str>| {
+            let n = starts.fetch_add(1, Ordering::Relaxed);
+            let n = if n > 0 && address.is_none() { LAST } else { n };
+            foul(data, n, None);
+            let broker = start(data, address);
+            foul(data, n, Some(&broker));
+            broker
+        };
+        let run = AssertUnwindSafe(|| work::until_all_is_done(&SMALL, &data.path().join("data"), start));
+        let failure = catch_unwind(run).expect_err(told);
+        let failure = failure.downcast_ref::<String>().map(String::as_str).or(failure.downcast_ref::<&str>().copied());
+        assert!(failure.is_some_and(|failure| failure.contains(told)), "{told}: {failure:?}");
+    }
+}
+
+/// The start after all is done.
+const LAST: u64 = u64::MAX;
+
+fn confirm_what_is_not_done(_: &Path, n: u64, broker: Option<&Broker>) {
+    confirm_where(broker.filter(|_| n == 1), |message| !work::is_poison(message));
+}
+
+fn confirm_what_cannot_be_done(_: &Path, n: u64, broker: Option<&Broker>) {
+    confirm_where(broker.filter(|_| n == 1), work::is_poison);
+}
+
+/// Confirms one message, without having done it.
+fn confirm_where(broker: Option<&Broker>, is: fn(u64) -> bool) {
+    let Some(broker) = broker else { return };
+    let mut client = Client::connect(broker.address(), Options::default()).unwrap();
+    let batch = client.reserve(Some(TOPIC), QUEUE, 1_000, 1_000, 60_000, false).unwrap();
+    // One that nobody has had before.
+    let found = batch.iter().filter_map(|delivered| match delivered {
+        Delivered::Message(message) => Some(message.offset).filter(|offset| is(*offset)),
+        Delivered::Gap { .. } => None,
+    });
+    let found = found.last().expect("half is not done yet");
+    client.confirm(Some(TOPIC), QUEUE, &[found]).unwrap();
+}
+
+fn bury_again(_: &Path, n: u64, broker: Option<&Broker>) {
+    let Some(broker) = broker.filter(|_| n != LAST) else { return };
+    let mut client = Client::connect(broker.address(), Options::default()).unwrap();
+    let dead = layout::dead_letters(TOPIC);
+    // At first nothing has died.
+    let Ok(batch) = client.read(Some(&dead), 0, 1, true) else { return };
+    let Some(Delivered::Message(letter)) = batch.iter().next() else { return };
+    let (value, headers) = (letter.value.to_vec(), letter.headers().map(|(name, value)| (name.to_vec(), value.into())));
+    let headers: Vec<(Vec<u8>, Vec<u8>)> = headers.collect();
+    let again = Publication { value: &value, headers: &headers, ..Publication::default() };
+    client.publish(Some(&dead), Level::Durable, &again).unwrap();
+}
+
+/// What the queue's journal was at the first restart it is again at another.
+fn forget(data: &Path, n: u64, broker: Option<&Broker>, at: u64) {
+    let journal = data.join(layout::queue(&layout::topic(TOPIC), QUEUE));
+    let kept = data.with_extension("kept");
+    let (from, to) = match n {
+        _ if broker.is_some() => return,
+        1 => (&journal, &kept),
+        n if n == at => (&kept, &journal),
+        _ => return,
+    };
+    let _ = fs::remove_dir_all(to);
+    copy(from, to);
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(fs::copy(entry.path(), &to).unwrap()),
+        }
+    }
 }
 
 #[test]
@@ -77,8 +181,12 @@ fn a_worker_goes_on_after_a_crash_of_the_broker() {
         .unwrap();
     let mut lines = BufReader::new(worker.stdout.take().unwrap()).lines().map_while(Result::ok);
     assert_eq!(lines.next().as_deref(), Some("before"));
-    // The message is confirmed after its command has ended; a crash in between would hand it out again.
-    while Connection::open(&address).ask("QUEUES").contains(" confirmed=0 ") {
+    // The message is confirmed after its command has ended, and only a worker that was told so asks for the next one. A crash in between
+    // would hand it out again.
+    while !Connection::open(&address)
+        .ask("QUEUES")
+        .contains(" confirmed=1 next=1 ready=0 reserved=0 delayed=0 dying=0 waiting=1 ")
+    {
         std::thread::sleep(Duration::from_millis(10));
     }
     broker.kill();

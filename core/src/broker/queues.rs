@@ -521,7 +521,7 @@ impl Broker {
         let now_ns = self.now().monotonic_ns;
         let log = self.topics[topic.0].borrow();
         let status = |(group, queue): (&String, &QueueRef)| {
-            let journal = self.topics[queue.journal.0].borrow();
+            let journal = self.topics[queue.journal.0].borrow().status();
             let queue = &self.queues[&queue.journal];
             let (ready, reserved, delayed) = queue.share.counts(log.durable, now_ns);
             QueueStatus {
@@ -533,7 +533,8 @@ impl Broker {
                 delayed,
                 dying: queue.share.dying().count() as u64,
                 waiting: queue.waiting.len() as u64,
-                journal_bytes: journal.status().bytes,
+                journal_bytes: journal.bytes,
+                journal_forces: journal.forces,
             }
         };
         Reply::Queues(log.queues.iter().map(status).collect())

@@ -431,6 +431,8 @@ pub struct QueueStatus {
     pub waiting: u64,
     /// Bytes of the journal.
     pub journal_bytes: u64,
+    /// Forces of the journal since the broker started.
+    pub journal_forces: u64,
 }
 
 /// How a message that was reserved once and is not confirmed stands, for `PENDING`.

@@ -3,13 +3,15 @@
 //! All cases take turns, round by round, each with its raw loops, so that noise of the machine hits all alike; medians
 //! are printed. Everything that was acknowledged is read back and compared.
 
+mod beside;
 mod broker;
 mod flush;
 mod load;
+mod queue;
 mod raw;
 mod reading;
 mod report;
-mod retention;
+mod socket;
 
 use super::connection::{Failure, exit_code, output};
 use super::publish::LevelArg;
@@ -38,6 +40,8 @@ Examples:
   plimsoll bench --address 127.0.0.1:7717 --level written
   plimsoll bench --flush
   plimsoll bench --retention
+  plimsoll bench --queue
+  plimsoll bench --packing
 
 Starts a broker of this very program in a temporary directory, and leaves nothing behind. With --address it publishes \
 to the topic `bench` of a running broker instead. Cases take turns, round by round; medians are printed. `raw append` \
@@ -76,6 +80,15 @@ pub(crate) struct Args {
     /// A load with rolls and retention beside the same without, instead
     #[arg(long, conflicts_with_all = ["flush", "address", "producers", "in_flight", "size", "level"])]
     retention: bool,
+    /// The same of packing, instead: a consumer does nine messages of ten meanwhile
+    #[arg(long, conflicts_with_all = ["retention", "flush", "address", "producers", "in_flight", "size", "level"])]
+    packing: bool,
+    /// A work queue instead: consumers that reserve, and confirm each message by itself
+    #[arg(long, conflicts_with_all = ["packing", "retention", "flush", "address", "producers", "level", "seconds"])]
+    queue: bool,
+    /// With --queue: how many connections consume [default: 16; --in-flight 64 and 1]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "queue", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    consumers: Vec<u16>,
     /// How long each case publishes in each round
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     seconds: Option<Duration>,
@@ -99,9 +112,11 @@ pub(crate) fn run(args: Args) -> i32 {
         Err(error) => return exit_code("bench", Err(Failure::Bench(format!("cannot listen for signals: {error}")))),
     };
     // By the end of this everything has been dropped: brokers stopped, directories removed.
-    let result = match (args.flush, args.retention) {
-        (true, _) => flush::run(&args, &interrupt),
-        (_, true) => retention::run(&args, &interrupt),
+    let result = match &args {
+        Args { flush: true, .. } => flush::run(&args, &interrupt),
+        Args { retention: true, .. } => beside::run(&beside::RETENTION, &args, &interrupt),
+        Args { packing: true, .. } => beside::run(&beside::PACKING, &args, &interrupt),
+        Args { queue: true, .. } => queue::run(&args, &interrupt),
         _ => bench(&args, &interrupt),
     };
     match result {
@@ -226,7 +241,25 @@ pub(crate) enum Variant {
     FlushMixed,
     /// Rolls and removes several segments a second.
     Retained,
+    /// Packs several segments a second, when most of their messages are done.
+    Packed,
+    /// The same, and packs none.
+    Unpacked,
 }
+
+/// For a work queue whose messages may go when they are done, and whose consumer may have many of them. The last two are for no packing.
+const UNPACKED: [&str; 10] = [
+    "--segment-bytes",
+    "4MiB",
+    "--retain-consumed",
+    "yes",
+    "--max-reserved",
+    "1000000",
+    "--max-pending",
+    "500000",
+    "--pack-below-percent",
+    "off",
+];
 
 impl Variant {
     fn serve_args(self) -> &'static [&'static str] {
@@ -238,6 +271,8 @@ impl Variant {
             Variant::FlushAsync => &["--flush", "interval=100ms,messages=100"],
             Variant::FlushMixed => &["--flush", "interval=100ms,messages=500"],
             Variant::Retained => &["--segment-bytes", "4MiB", "--retain-bytes", "16MiB"],
+            Variant::Packed => &UNPACKED[..8],
+            Variant::Unpacked => &UNPACKED,
         }
     }
 
@@ -258,6 +293,8 @@ impl Variant {
             Variant::FlushAsync => "flush async",
             Variant::FlushMixed => "flush mixed",
             Variant::Retained => "retained",
+            Variant::Packed => "packed",
+            Variant::Unpacked => "unpacked",
         }
     }
 
@@ -286,6 +323,13 @@ impl Args {
             Some(messages) => Limit::Messages(messages),
             None => Limit::Time(self.seconds.unwrap_or(Duration::from_millis(if self.quick { 150 } else { 1000 }))),
         }
+    }
+
+    /// Of a work queue, each case.
+    fn consumers_and_in_flight(&self) -> Vec<(usize, usize)> {
+        let consumers = if self.consumers.is_empty() { &[16][..] } else { &self.consumers };
+        let in_flight = if self.in_flight.is_empty() { &[64, 1][..] } else { &self.in_flight };
+        consumers.iter().flat_map(|n| in_flight.iter().map(|each| (usize::from(*n), *each as usize))).collect()
     }
 
     /// Whether somebody asked for cases of their own.

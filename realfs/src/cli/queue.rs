@@ -109,7 +109,8 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
         let heads = ["queue", "confirmed", "next", "ready", "reserved", "delayed", "dying", "waiting", "journal"];
         let mut table = Table::new(&heads);
         for queue in queues {
-            let QueueStatus { group, confirmed, next, ready, reserved, delayed, dying, waiting, journal_bytes } = queue;
+            let QueueStatus { group, confirmed, next, ready, reserved, delayed, dying, waiting, journal_bytes, .. } =
+                queue;
             let numbers = [confirmed, next, ready, reserved, delayed, dying, waiting, journal_bytes];
             table.row([group].into_iter().chain(numbers.map(|n| n.to_string())));
         }
@@ -129,6 +130,7 @@ fn queue_json(queue: &QueueStatus) -> Value {
         "dying": queue.dying,
         "waiting": queue.waiting,
         "journal_bytes": queue.journal_bytes,
+        "journal_forces": queue.journal_forces,
     })
 }
 

@@ -90,5 +90,8 @@ fn json(status: &TopicStatus) -> serde_json::Value {
         "force_total_ms": status.force_total_ms,
         "unforced_max": status.unforced_max,
         "unforced_ms_max": status.unforced_ms_max,
+        "packed": status.packed,
+        "packed_bytes": status.packed_bytes,
+        "pack_failures": status.pack_failures,
     })
 }

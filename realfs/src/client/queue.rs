@@ -92,6 +92,7 @@ impl Client {
                     dying: fields.number("dying")?,
                     waiting: fields.number("waiting")?,
                     journal_bytes: fields.number("journalBytes")?,
+                    journal_forces: fields.number("journalForces")?,
                 })
             },
         )

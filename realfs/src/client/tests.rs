@@ -82,7 +82,7 @@ fn every_request_and_its_reply() {
         reply("SOUGHT 0\n"),
         expect("STATUS @t\n"),
         reply(
-            "STATUS topic=t start=1 durable=2 written=3 next=4 segments=5 bytes=6 groups=7 forces=8 forceMeanUs=9 forceTotalMs=10 unforcedMax=11 unforcedMaxMs=12 later=x\n",
+            "STATUS topic=t start=1 durable=2 written=3 next=4 segments=5 bytes=6 groups=7 forces=8 forceMeanUs=9 forceTotalMs=10 unforcedMax=11 unforcedMaxMs=12 packed=13 packedBytes=14 packFailures=15 later=x\n",
         ),
         expect("TOPICS\n"),
         reply("TOPIC name=default start=0 durable=0 next=0 bytes=0\nTOPIC name=t\nEND 2\n"),
@@ -110,7 +110,7 @@ fn every_request_and_its_reply() {
     assert_eq!(client.ack(Some("t"), "g", 7), Ok(8));
     assert_eq!(client.seek(None, "g", SeekTo::TimeMs(-5)), Ok(0));
     let status = client.status(Some("t")).unwrap();
-    assert_eq!((status.topic.as_str(), status.start, status.force_mean_us), ("t", 1, 9));
+    assert_eq!((status.topic.as_str(), status.start, status.force_mean_us, status.pack_failures), ("t", 1, 9, 15));
     assert_eq!(client.topics().unwrap(), ["default", "t"]);
     let group = GroupStatus { group: "g".into(), committed: 3, lag: 4, held: true };
     assert_eq!(client.groups(None).unwrap(), [group]);
@@ -448,7 +448,7 @@ fn work_queues_are_spoken_to() {
         reply("STOLEN 7\n"),
         expect("QUEUES @t\n"),
         reply(
-            "QUEUE name=q confirmed=1 next=2 ready=3 reserved=4 delayed=5 dying=6 waiting=7 journalBytes=8 later=x\nEND 1\n",
+            "QUEUE name=q confirmed=1 next=2 ready=3 reserved=4 delayed=5 dying=6 waiting=7 journalBytes=8 journalForces=9 later=x\nEND 1\n",
         ),
         expect("PENDING q 3 10\n"),
         reply(
@@ -478,7 +478,10 @@ fn work_queues_are_spoken_to() {
     client.extend(Some("t"), "q", 7, 500).unwrap();
     client.steal(None, "q", 7).unwrap();
     let queue = client.queues(Some("t")).unwrap().remove(0);
-    assert_eq!((queue.group.as_str(), queue.confirmed, queue.waiting, queue.journal_bytes), ("q", 1, 7, 8));
+    assert_eq!(
+        (queue.group.as_str(), queue.confirmed, queue.waiting, queue.journal_bytes, queue.journal_forces),
+        ("q", 1, 7, 8, 9)
+    );
     let pending = client.pending(None, "q", 3, 10).unwrap();
     assert_eq!(pending.iter().map(|message| message.offset).collect::<Vec<_>>(), [3, 4, 5, 6]);
     let states: Vec<_> = pending.into_iter().map(|message| message.state).collect();

@@ -110,7 +110,7 @@ pub(super) fn is_word(bytes: &[u8]) -> bool {
 }
 
 /// Begins a request: the verb and, where one is named, the topic.
-pub(super) fn begin(out: &mut Vec<u8>, verb: &str, topic: Option<&str>) {
+pub(crate) fn begin(out: &mut Vec<u8>, verb: &str, topic: Option<&str>) {
     out.extend_from_slice(verb.as_bytes());
     if let Some(topic) = topic {
         out.extend_from_slice(b" @");
@@ -119,13 +119,13 @@ pub(super) fn begin(out: &mut Vec<u8>, verb: &str, topic: Option<&str>) {
 }
 
 /// Appends a space and a word.
-pub(super) fn word(out: &mut Vec<u8>, word: &[u8]) {
+pub(crate) fn word(out: &mut Vec<u8>, word: &[u8]) {
     out.push(b' ');
     out.extend_from_slice(word);
 }
 
 /// Appends a space and a number.
-pub(super) fn number(out: &mut Vec<u8>, number: u64) {
+pub(crate) fn number(out: &mut Vec<u8>, number: u64) {
     out.push(b' ');
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
@@ -172,7 +172,7 @@ pub fn publish_reply(text: &[u8]) -> Result<PublishReply, Error> {
 }
 
 /// `ERR <CODE> <sentence>`, or `None` where the line is something else.
-pub(super) fn broker_error(text: &[u8]) -> Option<BrokerError> {
+pub(crate) fn broker_error(text: &[u8]) -> Option<BrokerError> {
     let rest = text.strip_prefix(b"ERR ")?;
     let rest = String::from_utf8_lossy(rest);
     let (code, sentence) = rest.split_once(' ').unwrap_or((&rest, ""));
@@ -180,7 +180,7 @@ pub(super) fn broker_error(text: &[u8]) -> Option<BrokerError> {
 }
 
 /// The error for a line that is not what was asked for; shows its beginning.
-pub(super) fn unexpected(expected: &str, text: &[u8]) -> Error {
+pub(crate) fn unexpected(expected: &str, text: &[u8]) -> Error {
     let shown = String::from_utf8_lossy(&text[..text.len().min(80)]);
     Error::Protocol(format!("expected {expected}, got {shown:?}"))
 }

@@ -82,6 +82,7 @@ pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply) {
                 number(out, " dying=", queue.dying);
                 number(out, " waiting=", queue.waiting);
                 number(out, " journalBytes=", queue.journal_bytes);
+                number(out, " journalForces=", queue.journal_forces);
                 out.push(b'\n');
             }
             return encode_end(out, queues.len() as u64);

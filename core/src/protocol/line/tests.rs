@@ -670,6 +670,7 @@ fn replies_are_written_as_the_protocol_says() {
         dying: 6,
         waiting: 7,
         journal_bytes: 8,
+        journal_forces: 9,
     };
     let pending = [
         PendingState::Reserved { connection: 3, left_ms: 4 },
@@ -719,7 +720,7 @@ fn replies_are_written_as_the_protocol_says() {
         (Reply::Queues(vec![]), "END 0\n"),
         (
             Reply::Queues(vec![queue]),
-            "QUEUE name=pack confirmed=1 next=2 ready=3 reserved=4 delayed=5 dying=6 waiting=7 journalBytes=8\nEND 1\n",
+            "QUEUE name=pack confirmed=1 next=2 ready=3 reserved=4 delayed=5 dying=6 waiting=7 journalBytes=8 journalForces=9\nEND 1\n",
         ),
         (Reply::Pending(vec![]), "END 0\n"),
         (

@@ -2,22 +2,15 @@
 
 use super::super::connection::Failure;
 use super::Interrupt;
-use crate::client::wire::{self, Inbox, PublishReply};
+use super::socket::{Socket, io_failure, look_or_sleep, not_silent};
+use crate::client::wire::{self, PublishReply};
 use crate::client::{BrokerError, Publication};
 use hdrhistogram::Histogram;
-use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use plimsoll_core::error::Code;
 use plimsoll_core::protocol::Level;
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
-use std::net::ToSocketAddrs;
 use std::time::{Duration, Instant};
-
-/// How long producers look for replies before they sleep.
-const LOOK: Duration = Duration::from_micros(200);
-/// How long they sleep at most.
-const SLEEP: Duration = Duration::from_millis(100);
 
 /// Who publishes what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,9 +67,6 @@ pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(100, 120_000_000_000, 3).expect("the bounds are valid")
 }
 
-/// A broker that answers nothing for this long is given up.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
-
 /// Publishes until the limit, then waits for every reply. `base` is the topic's next offset.
 pub(super) fn run(
     address: &str,
@@ -91,7 +81,7 @@ pub(super) fn run(
     for id in 0..load.producers {
         let mut producer = Producer::connect(address, topic, load, id)?;
         let interest = Interest::READABLE | Interest::WRITABLE;
-        poll.registry().register(&mut producer.stream, Token(id), interest).map_err(io_failure)?;
+        poll.registry().register(&mut producer.socket.stream, Token(id), interest).map_err(io_failure)?;
         producers.push(producer);
     }
     let mut run = Run {
@@ -113,7 +103,7 @@ pub(super) fn run(
         for _ in 0..load.in_flight {
             run.publish(producer, begun);
         }
-        producer.write()?;
+        producer.socket.write()?;
     }
     let mut events = Events::with_capacity(1024);
     let mut last_reply = begun;
@@ -128,7 +118,7 @@ pub(super) fn run(
         for event in &events {
             let producer = &mut producers[event.token().0];
             if event.is_readable() {
-                while let Some(drained) = producer.read()? {
+                while let Some(drained) = producer.socket.read()? {
                     last_reply = Instant::now();
                     run.take_replies(producer, last_reply)?;
                     if drained {
@@ -136,11 +126,9 @@ pub(super) fn run(
                     }
                 }
             }
-            producer.write()?;
+            producer.socket.write()?;
         }
-        if last_reply.elapsed() > SILENCE_MAX {
-            return Err(Failure::Bench(format!("the broker was silent for {} s", SILENCE_MAX.as_secs())));
-        }
+        not_silent(last_reply)?;
     }
     run.slice.elapsed = last_reply - begun;
     Ok(run.slice)
@@ -164,9 +152,9 @@ impl Run {
     }
 
     fn take_replies(&mut self, producer: &mut Producer, now: Instant) -> Result<(), Failure> {
-        while let Some(end) = producer.inbox.line() {
-            let reply = wire::publish_reply(&producer.inbox.unused()[..end])?;
-            producer.inbox.consume(end + 1);
+        while let Some(end) = producer.socket.inbox.line() {
+            let reply = wire::publish_reply(&producer.socket.inbox.unused()[..end])?;
+            producer.socket.inbox.consume(end + 1);
             let (sent, checksum) = producer
                 .in_flight
                 .pop_front()
@@ -215,7 +203,7 @@ impl Run {
 const MARK_BYTES: usize = 16;
 
 struct Producer {
-    stream: TcpStream,
+    socket: Socket,
     topic: String,
     id: usize,
     sequence: u64,
@@ -223,35 +211,20 @@ struct Producer {
     value: Vec<u8>,
     /// The checksum of what stays the same, so that checking costs a producer next to nothing.
     same: u32,
-    outbox: Vec<u8>,
-    sent: usize,
-    inbox: Inbox,
     /// When each message was sent, and its checksum.
     in_flight: VecDeque<(Instant, u32)>,
 }
 
 impl Producer {
     fn connect(address: &str, topic: &str, load: &Load, id: usize) -> Result<Producer, Failure> {
-        let cannot = |detail: String| crate::client::Error::Connect { address: address.to_owned(), detail };
-        let resolved = address
-            .to_socket_addrs()
-            .map_err(|error| cannot(error.to_string()))?
-            .next()
-            .ok_or_else(|| cannot("the name has no address".to_owned()))?;
-        let stream = std::net::TcpStream::connect(resolved).map_err(|error| cannot(error.to_string()))?;
-        stream.set_nodelay(true).map_err(io_failure)?;
-        stream.set_nonblocking(true).map_err(io_failure)?;
         let value: Vec<u8> = (0..load.size).map(|i| b'a' + (i % 26) as u8).collect();
         Ok(Producer {
-            stream: TcpStream::from_std(stream),
+            socket: Socket::connect(address)?,
             topic: topic.to_owned(),
             id,
             sequence: 0,
             same: crc32c::crc32c(&value[..value.len().saturating_sub(MARK_BYTES)]),
             value,
-            outbox: Vec::new(),
-            sent: 0,
-            inbox: Inbox::default(),
             in_flight: VecDeque::with_capacity(load.in_flight),
         })
     }
@@ -264,59 +237,7 @@ impl Producer {
             *byte = b"0123456789abcdef"[(mark >> (4 * nibble) & 15) as usize];
         }
         let message = Publication::new(&self.value);
-        wire::encode_publish(&mut self.outbox, Some(&self.topic), level, &message).expect("it has no headers");
+        wire::encode_publish(&mut self.socket.outbox, Some(&self.topic), level, &message).expect("it has no headers");
         self.in_flight.push_back((now, crc32c::crc32c_append(self.same, &self.value[same..])));
     }
-
-    /// `Some(true)`: nothing more stands ready (a short read says so); `None`: nothing stood ready.
-    fn read(&mut self) -> Result<Option<bool>, Failure> {
-        let room = self.inbox.room();
-        let length = room.len();
-        match self.stream.read(room) {
-            Ok(0) => Err(Failure::Bench("the broker closed a connection".into())),
-            Ok(n) => {
-                self.inbox.received(n);
-                Ok(Some(n < length))
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Some(false)),
-            Err(error) => Err(io_failure(error)),
-        }
-    }
-
-    fn write(&mut self) -> Result<(), Failure> {
-        while self.sent < self.outbox.len() {
-            match self.stream.write(&self.outbox[self.sent..]) {
-                Ok(n) => self.sent += n,
-                // The event that says there is room again brings us back here.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(io_failure(error)),
-            }
-        }
-        self.outbox.clear();
-        self.sent = 0;
-        Ok(())
-    }
-}
-
-/// Looks for replies for a while before it sleeps: a sleeping processor takes longer to wake than many a force takes, and what is to
-/// be measured is the broker.
-fn look_or_sleep(poll: &mut Poll, events: &mut Events) -> Result<(), Failure> {
-    let begun = Instant::now();
-    loop {
-        let looking = begun.elapsed() < LOOK;
-        match poll.poll(events, Some(if looking { Duration::ZERO } else { SLEEP })) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
-            polled => polled.map_err(io_failure)?,
-        }
-        if !looking || !events.is_empty() {
-            return Ok(());
-        }
-        std::thread::yield_now();
-    }
-}
-
-fn io_failure(error: io::Error) -> Failure {
-    Failure::Bench(format!("the connection to the broker failed: {error}"))
 }
