@@ -393,6 +393,7 @@ impl Checker {
             self.life.ready = true;
             self.views.clear();
             self.model.ready();
+            self.everything_survived(disk)?;
             self.deletions_are_done(disk)?;
         }
         if Checker::is_refusal(report) && !self.damaged && !self.life.any_failed {
@@ -400,6 +401,33 @@ impl Checker {
         }
         if report.name == "CORRUPT_RECORD" && !self.damaged && !self.life.read_failed {
             return broken("P1", format!("a damaged record was met though nothing damaged it: {report}"));
+        }
+        Ok(())
+    }
+
+    /// P1: what had to outlive the process before this one is on the platter when this one is ready, byte for byte.
+    fn everything_survived(&self, disk: &SimDisk) -> Check {
+        if self.damaged {
+            return Ok(());
+        }
+        for (topic, log) in &self.model.logs {
+            let mut view = LogView::new(Depth::Platter, topic);
+            // What lies before it went by retention, or P12 is broken.
+            let first = view.first(disk).unwrap_or(0);
+            let stored: BTreeMap<u64, Vec<u8>> = view.messages(disk).into_iter().collect();
+            for offset in first..log.firm_end {
+                let Some(value) = stored.get(&offset) else {
+                    let words = format!("offset {offset} of {topic} is not there after the start; it had to survive");
+                    return broken("P1", words);
+                };
+                let published = log.message_at(offset).map(|number| (number, &self.model.attempts[number].payload));
+                if let Some((number, published)) = published.filter(|(_, published)| published[..] != value[..]) {
+                    let (is, was) = (String::from_utf8_lossy(value), String::from_utf8_lossy(published));
+                    let words =
+                        format!("offset {offset} of {topic} is {is:?} after the start; message {number} was {was:?}");
+                    return broken("P1", words);
+                }
+            }
         }
         Ok(())
     }
@@ -955,6 +983,10 @@ impl Checker {
             .filter(|(name, _)| !["time", "deliveries"].contains(name))
             .map(|(name, value)| (String::from_utf8_lossy(&unpercent(name)).into_owned(), undone(value)))
             .collect();
+        // Under another id the same would be stored once more.
+        if found.first().filter(|(name, _)| name == "id") != expected.first().filter(|(name, _)| name == "id") {
+            return broken("P16", format!("offset {offset} (message {number}) came with {found:?}, not {expected:?}"));
+        }
         if found != expected {
             return broken("P1", format!("offset {offset} (message {number}) came with {found:?}, not {expected:?}"));
         }

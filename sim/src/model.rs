@@ -191,6 +191,13 @@ pub struct Log {
     pub setting: Group,
 }
 
+impl Log {
+    /// Which attempt an offset names, if a client was told so and no crash can have taken it since.
+    pub fn message_at(&self, offset: u64) -> Option<usize> {
+        self.names.get(&offset).copied()
+    }
+}
+
 /// A group's committed offset: every value that it had for sure, and what was asked for and not answered.
 #[derive(Clone, Debug)]
 pub struct Group {

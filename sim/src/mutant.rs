@@ -7,8 +7,10 @@ use plimsoll_core::config::Config;
 use plimsoll_core::effect::{Effect, EffectId, FileId, IoError, Outcome, ReplyPart};
 use plimsoll_core::layout;
 use plimsoll_core::log::watermark::{self, Slot};
+use plimsoll_core::message;
 #[cfg(feature = "planted")]
 use plimsoll_core::planted::Planted;
+use plimsoll_core::record::{self, Decoded, LogId, Salt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -104,6 +106,18 @@ pub enum Mutant {
     AnswerForceOfJournalEarly,
     /// One write to a work queue's journal in four is lost.
     DropWriteOfJournal,
+    /// The copy of the doubtful tail is cut short, and taken for whole.
+    CutTheCopy,
+    /// The copy of the doubtful tail has other bytes, and checksums that agree with them.
+    ChangeInTheCopy,
+    /// What is copied is cut off before the copy has its name.
+    CutBeforeTheCopy,
+    /// The copy that an interrupted recovery has left is not removed.
+    DropRemoveOfCopy,
+    /// What is known of producers whose messages go is never stored.
+    DropRenameOfProducers,
+    /// An id that was heard before the process began is taken for another one.
+    ForgetIdsAtRestart,
     /// `queues/` is not forced.
     DropForceDirOfQueues,
     /// Files stay open until the process ends.
@@ -118,7 +132,7 @@ static OUTSIDE: AtomicU64 = AtomicU64::new(0);
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 40] = [
+    pub const ALL: [Mutant; 46] = [
         Mutant::DropForceOfSegment,
         Mutant::DropForceOfWatermark,
         Mutant::DropForceOfTmp,
@@ -159,6 +173,12 @@ impl Mutant {
         Mutant::AnswerForceOfJournalEarly,
         Mutant::DropWriteOfJournal,
         Mutant::DropForceDirOfQueues,
+        Mutant::CutTheCopy,
+        Mutant::ChangeInTheCopy,
+        Mutant::CutBeforeTheCopy,
+        Mutant::DropRemoveOfCopy,
+        Mutant::DropRenameOfProducers,
+        Mutant::ForgetIdsAtRestart,
     ];
 
     /// Those that break no promise, and why. Whether that is so is tried like everything else.
@@ -196,14 +216,26 @@ fn kebab(words: &str) -> String {
     name
 }
 
+/// In the ids of effects that the broker has not asked for.
+const BESIDES: u64 = 1 << 62;
+
 /// A mutant at work, or none.
 #[derive(Debug, Default)]
 pub struct Mutation {
     mutant: Option<Mutant>,
     seen: u64,
     answered: BTreeSet<EffectId>,
-    ids: BTreeSet<Vec<u8>>,
+    /// Ids that were heard, and in which process for the first time.
+    ids: BTreeMap<Vec<u8>, u32>,
     watermarks: BTreeMap<String, FileId>,
+    /// By the topics' directories: what a slot that was written says.
+    log_ids: BTreeMap<String, LogId>,
+    /// How many processes have begun.
+    life: u32,
+    /// The process that runs has not said READY.
+    recovering: bool,
+    /// The copy of the doubtful tail that is being made.
+    copy: Option<FileId>,
 }
 
 impl Mutation {
@@ -220,7 +252,7 @@ impl Mutation {
 
     /// The same bug, in a broker that has not done anything yet.
     pub(crate) fn again(&self) -> Mutation {
-        Mutation { mutant: self.mutant, ..Mutation::default() }
+        Mutation { mutant: self.mutant, log_ids: self.log_ids.clone(), ..Mutation::default() }
     }
 
     /// Whether the broker is told that bytes were sent when it has said them.
@@ -230,7 +262,8 @@ impl Mutation {
 
     /// What the broker hears of what a client sends.
     pub(crate) fn hear(&mut self, bytes: &mut [u8]) {
-        if self.mutant != Some(Mutant::ForgetIds) {
+        let at_restart = self.mutant == Some(Mutant::ForgetIdsAtRestart);
+        if !at_restart && self.mutant != Some(Mutant::ForgetIds) {
             return;
         }
         const BEFORE: &[u8] = b" id=";
@@ -239,9 +272,12 @@ impl Mutation {
             let begin = at + found + BEFORE.len();
             let length = bytes[begin..].iter().take_while(|byte| byte.is_ascii_digit() || **byte == b':').count();
             let id = &mut bytes[begin..begin + length];
-            if !self.ids.insert(id.to_vec()) {
-                // Sequences are never so high.
-                id.iter_mut().rev().take_while(|byte| **byte != b':').for_each(|digit| *digit = b'9');
+            let is_known = self.ids.contains_key(&id[..]);
+            let heard_in = *self.ids.entry(id.to_vec()).or_insert(self.life);
+            if is_known && (!at_restart || heard_in < self.life) {
+                // Another producer, and one that there is not: those that there are end in 1, 5, 7, 8 and 9.
+                let last = id.iter_mut().take_while(|byte| **byte != b':').last();
+                last.into_iter().for_each(|digit| *digit = b'0' + (*digit - b'0' + 5) % 10);
             }
             at = begin + length;
         }
@@ -254,6 +290,11 @@ impl Mutation {
             config.planted = Some(bug);
         }
         let _ = config;
+    }
+
+    /// Whether a mutant does this besides: the broker knows nothing of it.
+    pub(crate) fn is_besides(id: EffectId) -> bool {
+        id.0 & BESIDES != 0
     }
 
     /// Whether this effect's completion has been told already, so that its real one is not told.
@@ -283,14 +324,19 @@ impl Mutation {
         let Some(mutant) = self.mutant else {
             return said.into_iter().map(|(id, effect)| (id, effect, Fate::AsItIs)).collect();
         };
+        // A process that begins has no file open, and one that is ready has.
+        if files.is_empty() && !self.recovering {
+            (self.recovering, self.life) = (true, self.life + 1);
+        }
         let mut out = Vec::new();
         for (id, effect) in said {
+            self.recovering &= !matches!(&effect, Effect::Report(report) if report.name == "READY");
             let (effect, fate) = self.one(mutant, effect, files);
             if fate == Fate::AnsweredEarly {
                 self.answered.insert(id);
             }
-            if let Some(more) = self.more(mutant, &effect) {
-                out.push((EffectId(id.0 | 1 << 62), more, Fate::AsItIs));
+            if let Some(more) = self.more(mutant, &effect, files) {
+                out.push((EffectId(id.0 | BESIDES), more, Fate::AsItIs));
             }
             if mutant == Mutant::ReplyTwice
                 && let Effect::Reply { .. } = &effect
@@ -317,13 +363,23 @@ impl Mutation {
     }
 
     /// What it does besides, before this. Nobody waits for it.
-    fn more(&mut self, mutant: Mutant, effect: &Effect) -> Option<Effect> {
+    fn more(&mut self, mutant: Mutant, effect: &Effect, files: &BTreeMap<FileId, String>) -> Option<Effect> {
         match (mutant, effect) {
+            (Mutant::CutBeforeTheCopy, Effect::Create { file, path }) if is_copy(path) => {
+                self.copy = Some(*file);
+                None
+            }
+            (Mutant::CutBeforeTheCopy, Effect::Force { file }) if self.copy == Some(*file) => {
+                self.copy = None;
+                let segment = files.get(file)?.strip_suffix(layout::TMP)?;
+                let (file, _) = files.iter().find(|(_, path)| *path == segment)?;
+                Some(Effect::Truncate { file: *file, length: 0 })
+            }
             (Mutant::TidyBeforeRefusal, Effect::Report(report)) if report.name == "REFUSE_START" => {
                 Some(Effect::Remove { path: layout::FORMAT.into() })
             }
             (Mutant::RemoveBeforeTheCopy, Effect::Create { path, .. }) => {
-                let segment = path.strip_suffix(layout::TMP).filter(|path| path.ends_with(layout::LOG_SUFFIX))?;
+                let segment = path.strip_suffix(layout::TMP).filter(|_| is_copy(path))?;
                 Some(Effect::Remove { path: segment.into() })
             }
             (Mutant::RemoveAtRoll, Effect::Create { path, .. }) => {
@@ -382,6 +438,10 @@ impl Mutation {
             }
             Mutant::DropRenameOfTail => keep_or(Fate::Lost, is_rename && path.ends_with(".log.tmp")),
             Mutant::DropRenameOfGroup => keep_or(Fate::Lost, is_rename && path.ends_with(".offset.tmp")),
+            Mutant::DropRemoveOfCopy => {
+                keep_or(Fate::Lost, matches!(&effect, Effect::Remove { path } if is_copy(path)))
+            }
+            Mutant::DropRenameOfProducers => keep_or(Fate::Lost, is_rename && path.ends_with("/producers.tmp")),
             Mutant::DropRenameOfTopic => {
                 let topic = path.strip_prefix("topics/").filter(|name| layout::is_topic_name(name));
                 keep_or(Fate::Lost, is_rename && topic.is_some_and(|topic| topic != layout::DEFAULT_TOPIC))
@@ -397,7 +457,19 @@ impl Mutation {
             }
             _ => Fate::AsItIs,
         };
+        if let Effect::Write { bytes, .. } = &effect
+            && let Some((dir, slot)) = path.strip_suffix("/watermark").zip(watermark::decode(bytes))
+        {
+            self.log_ids.insert(dir.trim_end_matches(layout::TMP).to_owned(), slot.log_id);
+        }
         let effect = match (mutant, effect) {
+            (Mutant::CutTheCopy, Effect::Write { file, position, bytes }) if is_copy(&path) => {
+                Effect::Write { file, position, bytes: bytes.slice(..bytes.len() - bytes.len() / 4) }
+            }
+            (Mutant::ChangeInTheCopy, Effect::Write { file, position, bytes }) if is_copy(&path) => {
+                let changed = change_frames(&bytes, &path, &self.log_ids);
+                Effect::Write { file, position, bytes: changed.map_or(bytes, Into::into) }
+            }
             (Mutant::Misplace, Effect::Write { file, position, bytes }) if segment => {
                 Effect::Write { file, position: position + 7, bytes }
             }
@@ -444,6 +516,25 @@ impl Mutation {
         };
         (effect, fate)
     }
+}
+
+/// The file that the doubtful tail is copied to.
+fn is_copy(path: &str) -> bool {
+    path.strip_suffix(layout::TMP).is_some_and(|path| path.ends_with(layout::LOG_SUFFIX))
+}
+
+/// Frames of a copy as they would be had the first of them another last byte, the same with each attempt. `None`: that can't be told.
+fn change_frames(bytes: &[u8], path: &str, log_ids: &BTreeMap<String, LogId>) -> Option<Vec<u8>> {
+    let (dir, name) = path.trim_end_matches(layout::TMP).split_once("/log/")?;
+    let salt = Salt::new(log_ids.get(dir)?, layout::parse_segment(name)?);
+    let Decoded::Frame(frame) = record::decode(bytes, salt) else { return None };
+    message::messages(&frame)?;
+    let mut payload = frame.payload.to_vec();
+    *payload.last_mut()? = b'!';
+    let mut changed = Vec::new();
+    record::seal(&mut changed, salt, frame.offset, &payload);
+    changed.extend_from_slice(&bytes[frame.size()..]);
+    Some(changed)
 }
 
 /// Leaves a message out of a reply that is nothing but messages of one line each.

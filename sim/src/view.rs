@@ -56,8 +56,10 @@ impl LogView {
         let Some(log_id) = self.log_id(disk) else { return messages };
         let mut bases = self.bases(disk);
         bases.sort_unstable();
-        let mut expected = bases.first().copied().unwrap_or(0);
-        for base in bases {
+        // A name from before the start may come back, and is nobody's.
+        let first = self.first(disk).unwrap_or(0);
+        let mut expected = first;
+        for base in bases.into_iter().filter(|base| *base >= first) {
             // What lies behind a gap is no log; what stands behind the beginning of the next segment is not this one's.
             if base != expected {
                 messages.retain(|(offset, _)| *offset < base);
@@ -66,7 +68,11 @@ impl LogView {
                 break;
             }
             expected = base;
-            let bytes = disk.cached_file(&format!("{}/log/{base:020}.log", self.dir), 0, u64::from(u32::MAX));
+            let path = format!("{}/log/{base:020}.log", self.dir);
+            let bytes = match self.depth {
+                Depth::Cache => disk.cached_file(&path, 0, u64::from(u32::MAX)),
+                Depth::Platter => disk.forced_file(&path, 0, u64::from(u32::MAX)),
+            };
             let (bytes, mut at) = (bytes.unwrap_or_default(), 0);
             while let Decoded::Frame(frame) = record::decode(&bytes[at..], Salt::new(&log_id, base)) {
                 if frame.offset != expected {

@@ -268,7 +268,7 @@ impl WorkQueue {
     }
 
     /// The process has ended, and all leases with it.
-    pub fn process_ended(&mut self, end: End, count_is_lost: bool, now_ns: u64) {
+    pub fn process_ended(&mut self, end: End, count_is_lost: bool, clock_was_set: bool, now_ns: u64) {
         let open = std::mem::take(&mut self.open);
         open.values().for_each(|open| self.abandoned(open, now_ns));
         if self.deleting > 0 {
@@ -277,7 +277,8 @@ impl WorkQueue {
         }
         self.reserves_ended.clear();
         for item in self.items.values_mut() {
-            let delayed = item.due.is_none_or(|(_, max)| max > now_ns);
+            // Where the clock was set back, one that is over may go on once more.
+            let delayed = item.due.is_none_or(|(_, max)| max > now_ns) || clock_was_set && item.may_be_aborted;
             item.end_claims(|_| Some((0, 0)), now_ns);
             // A delay goes on by the wall clock, which may be set.
             item.due = if delayed && item.claims.is_empty() && item.due != Some((0, 0)) { None } else { Some((0, 0)) };

@@ -5,6 +5,7 @@ mod common;
 use common::*;
 use plimsoll_core::config::Config;
 use plimsoll_core::effect::{ConnectionId, Effect, HaltKind, IoErrorKind};
+use plimsoll_core::log::watermark;
 use plimsoll_core::record::{self, Kind, Salt};
 use plimsoll_sim::naive::Harness;
 use std::cell::Cell;
@@ -617,6 +618,37 @@ fn a_slot_without_room_is_tried_again() {
     assert_eq!(h.unfired_failures(), 0);
     h.advance_ms(300);
     assert_eq!(h.replies(c), "OK 0 DURABLE\n");
+}
+
+/// Crash story: both slots torn. What is in the anchored slot may be half of what there was room for.
+#[test]
+fn p8_the_running_slot_waits_until_the_other_one_is_whole_again() {
+    const LINE: &str = "topics/default/watermark";
+    let is_anchored = |effect: &Effect, path: &str| {
+        path == LINE && matches!(effect, Effect::Write { position, .. } if *position == watermark::ANCHORED_POSITION)
+    };
+    let mut h = started(Config { disk_full_retry_ms: 100, ..plain() });
+    let c = h.connect();
+    h.ask(c, b"PUB DURABLE x\n");
+    h.hold(|effect, path| matches!(effect, Effect::Force { .. }) && path == LINE);
+    h.advance_ms(600);
+    assert_eq!(h.held(), 1, "anchoring");
+    assert_eq!(h.ask(c, b"PUB DURABLE y\n"), "");
+    h.effects.clear();
+    // Once more when the ballast is given back.
+    (0..2).for_each(|_| h.fail_next(is_anchored, IoErrorKind::NoSpace));
+    h.release();
+    h.run();
+    assert_eq!((h.unfired_failures(), h.replies(c)), (0, String::new()), "the message waits");
+    h.advance_ms(300);
+    assert_eq!(h.replies(c), "OK 1 DURABLE\n");
+    let slots = h.effects.iter().filter_map(|(_, effect)| match effect {
+        Effect::Write { position, bytes, .. } if watermark::decode(bytes).is_some() => Some(*position),
+        _ => None,
+    });
+    let (running, anchored) = (watermark::RUNNING_POSITION, watermark::ANCHORED_POSITION);
+    // Two attempts; the third, which anchors; and the message's own slot.
+    assert_eq!(slots.collect::<Vec<_>>(), [anchored, anchored, anchored, running, running]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use plimsoll_core::planted::Planted;
 use plimsoll_sim::enumerate::{Settings, WORKLOADS, enumerate, replay};
 
 /// The mistake, the workload that shows it, the crashes that it takes, and the promise that is broken first.
-const CONTROLS: [(Planted, &str, usize, &str); 26] = [
+const CONTROLS: [(Planted, &str, usize, &str); 27] = [
     (Planted::AcknowledgeBeforeForce, "levels", 1, "P1"),
     (Planted::LengthOnlyRecovery, "ahead", 1, "P8"),
     (Planted::NoByteSearch, "rot", 1, "P1"),
@@ -31,6 +31,7 @@ const CONTROLS: [(Planted, &str, usize, &str); 26] = [
     (Planted::NoSettingsRewrite, "settings-failed-force", 2, "P3"),
     (Planted::PolicyTakesOneMore, "retain-age", 1, "P12"),
     (Planted::CapacityDrops, "reject", 1, "P12"),
+    (Planted::CapacityDrops, "total-capacity", 1, "P12"),
     (Planted::RenewedNameBelieved, "purge-failed-force", 1, "P8"),
     (Planted::DeletedInPlace, "delete", 1, "P8"),
 ];

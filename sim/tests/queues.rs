@@ -4,7 +4,8 @@ mod common;
 
 use common::*;
 use plimsoll_core::config::Config;
-use plimsoll_core::effect::Effect;
+use plimsoll_core::effect::{Effect, IoErrorKind};
+use plimsoll_core::settings::Setting;
 use plimsoll_sim::naive::Harness;
 
 /// A broker with messages `0`, `1`, … in the default topic.
@@ -311,6 +312,118 @@ fn a_dead_letter_that_was_published_before_a_crash_is_published_once() {
     let b = h.connect();
     assert_eq!(h.ask(b, b"READ @default.dead 0 9\n"), "MSG 0 0\nEND 1\n");
     assert_eq!(h.ask(b, b"RESERVE q 1 0 100\n"), "END 0\n");
+}
+
+/// However short the window is in which other messages are known, a letter is known as long as its burial may be repeated (P15, P16).
+#[test]
+fn a_dead_letter_is_known_also_where_other_messages_are_soon_forgotten() {
+    let mut config = plain();
+    config.topic_defaults.set(Setting::DedupSequences, Some(1));
+    config.topic_defaults.set(Setting::DedupMs, Some(1));
+    let mut h = with_messages(config.clone(), 3);
+    let a = h.connect();
+    h.ask(a, b"ALTER @default max-deliveries=1\nRESERVE q 3 0 100\n");
+    let writes = std::cell::Cell::new(0);
+    // Of the confirmations, none reaches the journal.
+    h.hold(move |effect, path| {
+        is_journal_write(effect, path) && {
+            writes.set(writes.get() + 1);
+            writes.get() > 1
+        }
+    });
+    h.advance_ms(500);
+    h.kill_and_restart(config);
+    let b = h.connect();
+    let letters = h.ask(b, b"READ @default.dead 0 9\n");
+    assert_eq!(letters.matches("MSG ").count(), 3, "{letters}");
+    assert_eq!(h.ask(b, b"RESERVE q 3 0 100\n"), "END 0\n");
+}
+
+/// What had no room in the journal is not missing before what comes later: a checkpoint says all of it.
+#[test]
+fn p15_what_found_no_room_in_the_journal_is_said_when_there_is_some() {
+    let config = Config { queue_bytes: 200, ..plain() };
+    let mut h = with_messages(config.clone(), 20);
+    let (a, b) = (h.connect(), h.connect());
+    h.ask(a, b"RESERVE q 1 0 100000\n");
+    // Also for the attempt that is made at once.
+    (0..2).for_each(|_| h.fail_next(is_journal_write, IoErrorKind::NoSpace));
+    // This one is answered when it is written. That nobody gets anything would be worse: others are known in memory alone.
+    assert_eq!(h.ask(a, b"RESERVE q 1 0 100000\n"), "");
+    for offset in 2..20 {
+        assert_eq!(h.ask(b, b"RESERVE q 1 0 100000\n"), format!("MSG {offset} {offset}\nEND 1\n"));
+    }
+    h.advance_ms(5_000);
+    assert_eq!(h.replies(a), "MSG 1 1\nEND 1\n");
+    assert_eq!(h.ask(a, b"CONFIRM q 0\n"), "CONFIRMED 1\n");
+    h.kill_and_restart(config);
+    let b = h.connect();
+    let ready: String = (1..20).map(|offset| format!("PENDING {offset} deliveries=1 state=ready\n")).collect();
+    assert_eq!(h.ask(b, b"PENDING q\n"), format!("{ready}END 19\n"));
+}
+
+#[test]
+fn a_topic_is_deleted_while_one_of_its_queues_is() {
+    for steps in 0..20u32 {
+        let mut h = started(plain());
+        let (a, b) = (h.connect(), h.connect());
+        h.ask(a, b"CREATE @t\nPUB @t DURABLE x\nRESERVE @t q 1 0 100\n");
+        let left = std::cell::Cell::new(steps);
+        h.hold(move |_, path| path.starts_with("topics/t/") && left.replace(left.get().saturating_sub(1)) == 0);
+        h.send(a, b"DELETE @t q\n");
+        h.send(b, b"DELETE @t\n");
+        h.release();
+        h.advance_ms(100);
+        assert_eq!(h.halted, None, "{steps}");
+        let told = (h.replies(a), h.replies(b));
+        assert_eq!(told, ("DELETED t q\n".into(), "DELETED t\n".into()), "{steps}");
+    }
+}
+
+/// A segment that is too small for the checkpoint that it begins with takes an operation besides, or each new one would be as full.
+#[test]
+fn a_journal_whose_checkpoint_is_larger_than_a_segment_rolls_no_more_than_it_has_to() {
+    let config = Config { journal_bytes: 512, pad_forces: 4096, ..plain() };
+    let mut h = with_messages(config.clone(), 60);
+    let a = h.connect();
+    assert!(h.ask(a, b"RESERVE q 60 0 100000\n").ends_with("END 60\n"));
+    for offset in 0..30 {
+        assert_eq!(h.ask(a, format!("CONFIRM q {offset}\n").as_bytes()), "CONFIRMED 1\n");
+    }
+    assert!(journal_segments(&h).len() <= 2, "{:?}", journal_segments(&h));
+    h.kill_and_restart(config);
+    let b = h.connect();
+    assert!(h.ask(b, b"RESERVE q 60 0 100\n").ends_with("END 30\n"));
+}
+
+/// Where the writes end is counted anew in each segment: a bound on what is queued that is smaller than a segment is no bound on segments.
+#[test]
+fn a_small_bound_on_queued_bytes_outlives_a_roll() {
+    let config = Config { journal_bytes: 600, queue_bytes: 400, ..plain() };
+    let mut h = with_messages(config, 1);
+    let a = h.connect();
+    for round in 0..60 {
+        assert_eq!(h.ask(a, b"RESERVE q 1 0 100\nABORT q 0\n"), "MSG 0 0\nEND 1\nABORTED 0\n", "{round}");
+    }
+}
+
+/// A client that asks for more and takes nothing is read no further, also when its answers wait for the journal (P13).
+#[test]
+fn p13_answers_that_wait_for_the_journal_are_owed_to_their_client() {
+    let mut h = with_messages(Config { unsent_bytes_max: 40, ..plain() }, 30);
+    let a = h.connect();
+    h.ask(a, b"RESERVE q 1 0 100000\n");
+    h.hold(is_journal_write);
+    for _ in 0..20 {
+        h.send(a, b"RESERVE q 1 0 100000\n");
+    }
+    let b = h.connect();
+    let queues = h.ask(b, b"QUEUES\n");
+    let reserved = queues.split(" reserved=").nth(1).and_then(|rest| rest.split(' ').next()).expect("a number");
+    assert!(reserved.parse::<u64>().expect("a number") <= 6, "{queues}");
+    h.release();
+    h.run();
+    assert_eq!(h.replies(a).matches("END 1\n").count(), 20);
 }
 
 #[test]

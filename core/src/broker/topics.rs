@@ -35,6 +35,15 @@ impl Broker {
         if let Some(wake_ns) = pumped.wake_ns {
             self.timers.insert((wake_ns, Timer::Pump(id)));
         }
+        if pumped.repair {
+            let topic = topic.clone();
+            self.spawn(|io| {
+                Box::pin(async move {
+                    let result = anchor::anchor(&io, &topic, Place::Anchored, Stop::Open).await;
+                    Ended::Anchored { topic: id, result }
+                })
+            });
+        }
         if pumped.roll {
             topic.borrow_mut().roll = Roll::Running;
             self.spawn(|io| Box::pin(async move { Ended::Rolled { topic: id, result: roll::roll(io, topic).await } }));

@@ -336,3 +336,20 @@ pub(crate) struct Bounds {
 pub(crate) fn after_ms(now_ns: u64, ms: u64) -> u64 {
     now_ns.saturating_add(ms.saturating_mul(1_000_000))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A gap takes what is just being read for its connection, and nothing that the connection has from before.
+    #[test]
+    fn p15_what_a_consumer_has_stays_its_own_when_it_is_gone_from_the_log() {
+        let (bounds, connection) = (Bounds { pending_max: 10, deliveries_max: None }, ConnectionId(1));
+        let mut share = Share::default();
+        share.take(3, 9, bounds, connection, 0);
+        [1, 2].into_iter().for_each(|offset| share.extend(offset, 99));
+        assert_eq!(share.gone(0, 5, connection), [(0, 1), (3, 2)]);
+        let holders: Vec<_> = (0..4).map(|offset| share.holder(offset).map(|(_, until_ns)| until_ns)).collect();
+        assert_eq!(holders, [None, Some(99), Some(99), None]);
+    }
+}

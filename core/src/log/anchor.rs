@@ -1,8 +1,9 @@
 //! Anchoring: both slots of the watermark file forced, one after the other.
 //!
 //! At every moment one of the two is whole on the platter: a power loss may tear one, never both.
-//! Crash stories: *both slots torn* (the slot that may be torn is written first: in recovery, and where there was no room for it before), *the start that went
-//! back* (the running slot gets the current values before the anchored one is touched).
+//! Crash stories: *both slots torn* (the slot that may be torn is written first: in recovery, and where there was no room for it before; while
+//! the anchored one may be, nothing is written to the running one), *the start that went back* (the running slot gets the current values before
+//! the anchored one is touched).
 
 use super::{Topic, Trouble};
 use crate::io::Io;

@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::effect::{ConnectionId, Effect, EffectId, FileId, IoError, IoErrorKind};
 use crate::event::Now;
 use crate::io::{Io, Owner, TopicId};
+use crate::log::anchor::Place;
 use crate::log::watermark::{self, Slot};
 use crate::planted::planted;
 use crate::record::{self, Salt};
@@ -229,6 +230,8 @@ pub(crate) struct Pumped {
     pub(crate) wake_ns: Option<u64>,
     /// Everything is forced: begin the roll.
     pub(crate) roll: bool,
+    /// The anchored slot may be half written: begin to anchor.
+    pub(crate) repair: bool,
 }
 
 /// Puts a waiter into its place. Nearly all come in the order of their offsets; who repeats a publish waits for an earlier one.
@@ -321,6 +324,7 @@ impl Topic {
     pub(crate) fn pump(&mut self, config: &Config, io: &Io, now: Now) -> Pumped {
         self.emit_writes(config, io);
         let wake_ns = self.emit_force(config, io, now);
+        let repair = self.begin_repair();
         self.emit_slot(io);
         let roll = self.roll == Roll::Wanted
             && self.durable == self.next
@@ -328,7 +332,18 @@ impl Topic {
             && self.space.coming.is_none()
             && !self.anchoring
             && (!self.space.full || self.retention.rolls);
-        Pumped { wake_ns, roll }
+        Pumped { wake_ns, roll, repair }
+    }
+
+    /// Whether the anchored slot is to be written again, for which there was no room and may be now. It counts as begun.
+    fn begin_repair(&mut self) -> bool {
+        let begins = self.torn == Some(Place::Anchored)
+            && !self.anchoring
+            && self.roll != Roll::Running
+            && !self.commit.is_slot_in_flight()
+            && !self.retention.blocked;
+        self.anchoring |= begins;
+        begins
     }
 
     /// Emits full batches, and one that is not full if it would wait for nothing.
@@ -447,6 +462,11 @@ impl Topic {
     /// A slot write is never in flight beside an anchoring: a power loss could tear both slots.
     fn emit_slot(&mut self, io: &Io) {
         if self.commit.slot.is_some() || self.commit.slot_failed || self.anchoring {
+            return;
+        }
+        // The other one may be half written: a power loss could tear both (crash story: both slots torn). This one waits for room, too.
+        if self.torn == Some(Place::Anchored) {
+            self.commit.slot_failed = self.commit.slot_wanted.is_some();
             return;
         }
         let Some(durable) = self.commit.slot_wanted.take() else { return };

@@ -112,7 +112,8 @@ impl Checker {
 
     pub(super) fn queues_after(&mut self, end: End) {
         let (full, now_ns) = (self.life.full, self.producers.now_ns);
-        self.queues.all.values_mut().for_each(|queue| queue.process_ended(end, full, now_ns));
+        let clock_was_set = self.producers.clock_set > 0;
+        self.queues.all.values_mut().for_each(|queue| queue.process_ended(end, full, clock_was_set, now_ns));
     }
 
     /// What is answered to a request about a queue, if it is that.

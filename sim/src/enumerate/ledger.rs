@@ -64,6 +64,8 @@ pub(super) struct View {
     pub(super) log: Vec<Payload>,
     /// Where each group goes on.
     pub(super) committed: BTreeMap<&'static str, u64>,
+    /// The other topic, in a workload that has two.
+    pub(super) beside: Option<Box<View>>,
 }
 
 impl View {
@@ -76,6 +78,10 @@ impl View {
             && (self.start <= other.start || is_later)
             && behind(self) == behind(other)
             && self.committed == other.committed
+            && match (&self.beside, &other.beside) {
+                (Some(beside), Some(other)) => beside.is_as_good_as(other, is_later),
+                (beside, other) => beside == other,
+            }
     }
 
     /// The message at an offset.
@@ -96,6 +102,7 @@ impl View {
             hash.bytes(group.as_bytes());
             hash.number(*committed);
         }
+        self.beside.iter().for_each(|beside| beside.hash_into(hash));
     }
 }
 
@@ -143,6 +150,8 @@ pub(super) struct Ledger {
     reply: Vec<(u64, Payload)>,
     /// What the last READ and FETCHes from the beginning have shown.
     view: View,
+    /// The other topic, in a workload that has two: what its client, [`workload::BESIDE`], was told.
+    beside: Option<Box<Ledger>>,
 }
 
 impl Ledger {
@@ -151,14 +160,29 @@ impl Ledger {
         Ledger { keeps: Some(keeps), groups, may_refuse, ..Ledger::default() }
     }
 
+    /// The same with another topic, which keeps everything.
+    pub(super) fn with_beside(self) -> Ledger {
+        let beside = Ledger::new(Keeps::All, &[], self.may_refuse);
+        Ledger { beside: Some(Box::new(beside)), ..self }
+    }
+
+    /// The other topic, if this is its client.
+    fn beside(&mut self, client: ClientId) -> Option<&mut Ledger> {
+        self.beside.as_deref_mut().filter(|_| client == workload::BESIDE)
+    }
+
     /// The wall clock is shown to the broker.
     pub(super) fn clock_shows(&mut self, wall_ms: i64) {
         self.clock_ms = wall_ms;
         self.clock_ms_max = self.clock_ms_max.max(wall_ms);
+        self.beside.iter_mut().for_each(|beside| beside.clock_shows(wall_ms));
     }
 
     /// A client is about to send these requests, one a line. Groups must be among `groups`.
     pub(super) fn note(&mut self, client: ClientId, requests: &str, groups: &[&'static str]) {
+        if let Some(beside) = self.beside(client) {
+            return beside.note(client, requests, groups);
+        }
         for request in requests.lines() {
             let words = request.split(' ').filter(|word| !word.starts_with('@'));
             let request = &words.collect::<Vec<_>>().join(" ");
@@ -212,7 +236,7 @@ impl Ledger {
                     self.acked.insert(group(name), 0);
                     Ask::DeleteGroup(group(name))
                 }
-                ["CREATE"] => {
+                ["CREATE", ..] => {
                     self.may_be_gone |= self.sent.is_empty() || self.sent.iter().all(|sent| self.dead.contains(sent));
                     Ask::Create
                 }
@@ -233,6 +257,7 @@ impl Ledger {
     pub(super) fn a_force_failed(&mut self) {
         self.a_force_failed = true;
         self.written.clear();
+        self.beside.iter_mut().for_each(|beside| beside.a_force_failed());
     }
 
     /// The process has ended; what was not answered may or may not have happened.
@@ -247,6 +272,7 @@ impl Ledger {
         if power_lost {
             ledger.written.clear();
         }
+        ledger.beside = self.beside.as_ref().map(|beside| Box::new(beside.restarted(power_lost)));
         ledger
     }
 
@@ -259,8 +285,8 @@ impl Ledger {
     }
 
     /// What every group and the log looked like when they were last read from the beginning.
-    pub(super) fn view(&self) -> &View {
-        &self.view
+    pub(super) fn view(&self) -> View {
+        View { beside: self.beside.as_ref().map(|beside| Box::new(beside.view())), ..self.view.clone() }
     }
 
     /// Whether a message was refused.
@@ -320,10 +346,14 @@ impl Ledger {
         if self.keeps_by_time() {
             self.sent_ms.keys().for_each(|payload| hash.number(u64::from(self.is_young(payload))));
         }
+        self.beside.iter().for_each(|beside| beside.hash_into(hash));
     }
 
     /// A line of a reply has come.
     pub(super) fn line(&mut self, client: ClientId, line: &str) -> Result<(), Broken> {
+        if let Some(beside) = self.beside(client) {
+            return beside.line(client, line);
+        }
         let ask = self.waiting.get(&client).and_then(|waiting| waiting.front()).cloned();
         let Some(ask) = ask else { return Err(Broken::new("P14", format!("a reply that nobody asked for: {line}"))) };
         let words: Vec<&str> = line.splitn(3, ' ').collect();
@@ -456,6 +486,7 @@ impl Ledger {
 
     /// All was read from the beginning, by clients of a process that had recovered: nothing promised may be missing.
     pub(super) fn check_view(&self, groups: &[&'static str]) -> Result<(), Broken> {
+        self.beside.iter().try_for_each(|beside| beside.check_view(&[]))?;
         let (view, log) = (&self.view, &self.view.log);
         let unanswered = self.waiting.values().flatten().next();
         if let Some(ask) = unanswered {

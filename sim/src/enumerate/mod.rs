@@ -328,9 +328,13 @@ impl<'a> Search<'a> {
             ..Options::new(workload.profile)
         };
         let mut machine = Machine::boot(&self.config, SimDisk::new(options), 0);
-        let may_refuse = self.config.topic_defaults.get(Setting::CapacityBytes).is_some()
+        let refuses = self.config.topic_defaults.get(Setting::CapacityBytes).is_some()
             && self.config.topic_defaults.get(Setting::OnFull) == Some(0);
+        let may_refuse = refuses || self.config.total_capacity_bytes > 0;
         let mut ledger = Ledger::new(workload.keeps, workload.groups, may_refuse);
+        if workload.beside.is_some() {
+            ledger = ledger.with_beside();
+        }
         ledger.clock_shows(machine.wall_ms());
         if let Some(before) = workload.before {
             machine.run(&mut ledger, &mut Blind, usize::MAX)?;
@@ -473,8 +477,7 @@ impl<'a> Search<'a> {
             None if !machine.ready => return Err(Broken::new("P8", "the start does not come to an end")),
             None => {}
         }
-        let topic = self.workload.topic;
-        let mut ask = |machine: &mut Machine, ledger: &mut Ledger, requests: &str| {
+        let mut ask_of = |client: usize, topic: &str, machine: &mut Machine, ledger: &mut Ledger, requests: &str| {
             let with_topic = |line: &str| match line.split_once(' ') {
                 // It says by itself where it goes.
                 Some(("ID", _)) => format!("{line}\n"),
@@ -482,10 +485,17 @@ impl<'a> Search<'a> {
                 None => format!("{line} @{topic}\n"),
             };
             let requests: String = requests.lines().map(with_topic).collect();
-            ledger.note(0, &requests, groups);
-            machine.send(0, &workload::on_the_wire(&requests));
+            ledger.note(client, &requests, groups);
+            machine.send(client, &workload::on_the_wire(&requests));
             machine.run(ledger, observer, usize::MAX)
         };
+        let beside = self.workload.beside;
+        if let Some(topic) = beside {
+            ask_of(workload::BESIDE, topic, machine, ledger, "READ 0 1000\nSTATUS\n")?;
+        }
+        let topic = self.workload.topic;
+        let mut ask =
+            |machine: &mut Machine, ledger: &mut Ledger, requests: &str| ask_of(0, topic, machine, ledger, requests);
         ask(machine, ledger, "READ 0 1000\n")?;
         let is_gone = ledger.view().is_gone;
         if is_gone {
@@ -506,7 +516,7 @@ impl<'a> Search<'a> {
                 ask(machine, ledger, &format!("READ {offset} 1\n"))?;
             }
         }
-        let view = View { is_gone, ..ledger.view().clone() };
+        let view = View { is_gone, ..ledger.view() };
         let is_later = ledger.keeps_by_time();
         if let Some(expected) = expected.filter(|expected| !view.is_as_good_as(expected, is_later)) {
             let what = format!("the recovery that was not interrupted came to {expected:?}, this one to {view:?}");
@@ -532,6 +542,13 @@ impl<'a> Search<'a> {
             }
         }
         ask(machine, ledger, "READ 0 1000\nSTATUS\n")?;
+        if let Some(topic) = beside {
+            for requests in [&format!("PUB DURABLE n-restart-{depth}\n"), "READ 0 1000\nSTATUS\n"] {
+                ask_of(workload::BESIDE, topic, machine, ledger, requests)?;
+            }
+            // What it may have taken from the other one.
+            ask_of(0, self.workload.topic, machine, ledger, "READ 0 1000\nSTATUS\n")?;
+        }
         ledger.check_view(&[])?;
         Ok(view)
     }

@@ -37,7 +37,7 @@ pub(super) enum Keeps {
     Unconsumed,
     /// What was published in the last milliseconds, by the latest that any clock has shown.
     Ms(i64),
-    /// The last messages, so many of them.
+    /// The last messages, so many of them. 0: none, where another topic may need the room.
     Last(u64),
 }
 
@@ -59,6 +59,8 @@ pub struct Workload {
     pub(super) groups: &'static [&'static str],
     /// The topic that is read back and written to after a crash.
     pub(super) topic: &'static str,
+    /// Another one, which is read back and written to as well and keeps everything. Its client, and nobody else's, is [`BESIDE`].
+    pub(super) beside: Option<&'static str>,
     pub(super) keeps: Keeps,
     /// How far apart the wall clock finds the beginnings of two processes that follow each other.
     pub(super) restart_ms: i64,
@@ -67,6 +69,9 @@ pub struct Workload {
     /// After each crash with nothing under way each byte on the disk rots in turn.
     pub(super) rots: bool,
 }
+
+/// The client of [`Workload::beside`].
+pub(super) const BESIDE: usize = 1;
 
 const PLAIN: Workload = Workload {
     name: "",
@@ -79,6 +84,7 @@ const PLAIN: Workload = Workload {
     steps: &[],
     groups: &[],
     topic: "default",
+    beside: None,
     keeps: Keeps::All,
     restart_ms: 60_000,
     forces_fail: false,
@@ -144,6 +150,11 @@ fn full(drops: bool) -> Config {
     config
 }
 
+/// Four frames of 200 bytes, and a few small ones.
+fn full_together() -> Config {
+    Config { total_capacity_bytes: 1140, ..tiny() }
+}
+
 fn padded() -> Config {
     Config { pad_forces: 512, ..roomy() }
 }
@@ -156,7 +167,7 @@ const CHANGES: &[Step] = &[
 ];
 
 /// All of them, in the order in which they are run.
-pub static WORKLOADS: [Workload; 26] = [
+pub static WORKLOADS: [Workload; 27] = [
     Workload {
         name: "levels",
         about: "publish at mixed levels with group commit, readers at the line",
@@ -470,6 +481,33 @@ pub static WORKLOADS: [Workload; 26] = [
             Send(0, "PUB DURABLE d3*150\n"),
             Quiet,
         ],
+        ..PLAIN
+    },
+    Workload {
+        name: "total-capacity",
+        about: "all topics together are full: one drops its oldest segment for the other, which refuses what still has no room",
+        config: full_together,
+        before: Some(&[
+            Send(0, "CREATE @t on-full=drop-oldest\nPUB @t DURABLE m0*200\nPUB @t DURABLE m1*200\n"),
+            Quiet,
+            Send(BESIDE, "PUB DURABLE n0*200\nPUB DURABLE n1*200\n"),
+            Quiet,
+        ]),
+        steps: &[
+            Send(BESIDE, "PUB WRITTEN n2*200\n"),
+            Quiet,
+            Send(0, "PUB @t DURABLE d1*200\nREAD @t 0 100\n"),
+            Quiet,
+            Begins(2),
+            Send(BESIDE, "PUB DURABLE n3*200\nPUB DURABLE n4*200\n"),
+            Quiet,
+            Send(0, "READ @t 0 100\n"),
+            Quiet,
+            Begins(3),
+        ],
+        topic: "t",
+        beside: Some("default"),
+        keeps: Keeps::Last(0),
         ..PLAIN
     },
     Workload {

@@ -4,7 +4,7 @@ use super::{MICROS, MILLIS, Part, SECONDS, Step, Todo, Verdict, World};
 use crate::checker::Checker;
 use crate::disk::SimDisk;
 use crate::model::End;
-use crate::mutant::Fate;
+use crate::mutant::{Fate, Mutation};
 use crate::tape::{Concern, Loss, Rate};
 use crate::trace::Lane;
 use crate::view::{Depth, LogView};
@@ -133,6 +133,9 @@ impl World {
                 self.trace.note(self.now_ns, Lane::Broker, format_args!("halts: {}", halt.reason));
                 self.halting = true;
                 self.in_this_life(self.now_ns + 2 * MILLIS, Todo::Exit { stopped: false });
+                if !self.checker.is_ready() && !self.checker.is_stopping() && !self.checker.has_failure() {
+                    self.chain_ends(true)?;
+                }
                 Ok(self.checker.halted(&halt)?)
             }
             Effect::Stopped => {
@@ -252,6 +255,7 @@ impl World {
         if let Err(error) = &result
             && !self.halting
             && !of_sidecar
+            && !Mutation::is_besides(id)
         {
             halts = self.checker.failed(effect, error);
         }

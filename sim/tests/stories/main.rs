@@ -8,7 +8,7 @@ mod scene;
 
 use bytes::Bytes;
 use plimsoll_core::config::Config;
-use plimsoll_core::effect::{Effect, FileId};
+use plimsoll_core::effect::{Effect, FileId, IoErrorKind};
 use plimsoll_core::log::watermark::{ANCHORED_POSITION, RUNNING_POSITION};
 use plimsoll_core::record::{self, Kind, Salt};
 use plimsoll_sim::disk::{FailedForce, Fault, POSIX, POSIX_TORN, Vandal};
@@ -80,6 +80,7 @@ stories! {
     exactness_believed_twice(plain()) { TailInPlace => "P1" }
     the_tail_that_is_no_longer_last(small_segments()) { RollWithoutAnchor => "P8" }
     both_slots_torn(plain()) { RunningSlotFirst => "P8" }
+    no_room_for_the_other_slot(plain()) { }
     the_start_that_went_back(small_segments()) { AnchorAlone => "P8" }
     the_slot_that_was_too_old(small_segments()) { }
     believed_removed_forgotten(small_segments()) { RemovalBeforeAnchoring => "P8" }
@@ -196,6 +197,26 @@ fn both_slots_torn(config: Config) -> Told {
     ]);
     scene.start()?;
     scene.check()
+}
+
+/// Story 4 on a full disk. While the line is anchored a message comes in, and A finds room for a half of it. The message is forced and
+/// waits for R; were R written, a power loss could take both.
+fn no_room_for_the_other_slot(config: Config) -> Told {
+    let is_slot = |at: u64| {
+        move |effect: &Effect, path: &str| {
+            path == WATERMARK && matches!(effect, Effect::Write { position, .. } if *position == at)
+        }
+    };
+    let mut scene = Scene::started(config, &POSIX);
+    scene.publish("DURABLE", "first");
+    scene.wait_for(is_slot(ANCHORED_POSITION));
+    let client = scene.connect();
+    scene.send(client, b"PUB DURABLE second\n");
+    scene.fail(is_slot(ANCHORED_POSITION), Fault::Partial { kind: IoErrorKind::NoSpace, bytes: 40 });
+    if scene.run_until(is_slot(RUNNING_POSITION)) {
+        scene.step();
+    }
+    scene.lose_power_in_every_way()
 }
 
 /// Three segments of one message a third, and everything forced.
