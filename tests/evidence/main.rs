@@ -87,6 +87,9 @@ cases! {
     queue_crashing_consumers: "work queue", "P1, P15, P16",
         "10,000 messages, 50 of which no consumer can do, `--max-deliveries 20`, `--journal-bytes 16KiB`; 16 consumers that take up to 10 at a time, and now and then lose their connection with all they have; SIGKILL of the broker every second; a restart at the end",
         queues::crashing_consumers;
+    queue_endless_aborts: "work queue", "P13, P15",
+        "a message is taken and given back 100,000 times; the same beside 10 consumers that hold 1,000 others each; after both SIGKILL, restart",
+        queues::endless_aborts;
     full_disk_with_space_ahead: "full disk", "P11",
         "ext4 of 128 MiB, nine tenths taken; publishing at all levels to the end; 20 ACKs; room is made", full_disk::space_ahead;
     full_disk_appending: "full disk", "P11",
