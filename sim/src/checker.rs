@@ -5,6 +5,7 @@
 //! really has. So a reply that comes before its force is caught at the reply, not at some later power loss (P3, P4).
 
 mod deletion;
+mod packing;
 mod queues;
 
 use crate::disk::SimDisk;
@@ -882,7 +883,7 @@ impl Checker {
                 return broken("P14", format!("{topic} has a gap from {first} to {next}"));
             }
             if !self.damaged {
-                self.model.begins_at(topic, *next)?;
+                self.model.lacks(topic, *first..*next)?;
             }
         }
         if messages.len() as u64 > max {
