@@ -5,6 +5,7 @@
 //! really has. So a reply that comes before its force is caught at the reply, not at some later power loss (P3, P4).
 
 mod deletion;
+mod packing;
 mod queues;
 
 use crate::disk::SimDisk;
@@ -415,7 +416,8 @@ impl Checker {
             // What lies before it went by retention, or P12 is broken.
             let first = view.first(disk).unwrap_or(0);
             let stored: BTreeMap<u64, Vec<u8>> = view.messages(disk).into_iter().collect();
-            for offset in first..log.firm_end {
+            // What was packed away was held against what its queues are done with when it went.
+            for offset in (first..log.firm_end).filter(|offset| !log.packed.contains(offset)) {
                 let Some(value) = stored.get(&offset) else {
                     let words = format!("offset {offset} of {topic} is not there after the start; it had to survive");
                     return broken("P1", words);
@@ -882,7 +884,7 @@ impl Checker {
                 return broken("P14", format!("{topic} has a gap from {first} to {next}"));
             }
             if !self.damaged {
-                self.model.begins_at(topic, *next)?;
+                self.model.lacks(topic, *first..*next)?;
             }
         }
         if messages.len() as u64 > max {

@@ -177,6 +177,8 @@ pub struct Log {
     pub start: u64,
     /// Everything at or above was never asked to go, nor does a policy allow it: it stays (P12).
     pub start_max: u64,
+    /// What was packed away from the middle. A power loss may bring it back.
+    pub packed: BTreeSet<u64>,
     /// Everything below was acknowledged WRITTEN: a killed process leaves it.
     written_end: u64,
     /// Everything below was acknowledged at all: a clean stop keeps it.
@@ -603,6 +605,12 @@ impl Model {
         let log = self.log(topic);
         log.start = log.start.max(start);
         Ok(())
+    }
+
+    /// A reader was told that these are gone: they were packed away, or the log begins behind them.
+    pub fn lacks(&mut self, topic: &str, mut gone: Range<u64>) -> Check {
+        let (end, packed) = (gone.end, &self.log(topic).packed);
+        if gone.all(|offset| packed.contains(&offset)) { Ok(()) } else { self.begins_at(topic, end) }
     }
 
     /// What lies below `start` has been taken away (P12).

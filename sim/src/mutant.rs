@@ -120,6 +120,12 @@ pub enum Mutant {
     ForgetIdsAtRestart,
     /// `queues/` is not forced.
     DropForceDirOfQueues,
+    /// The new file of a segment that is packed is not forced before it has the old one's name.
+    DropForceOfPacked,
+    /// The same force is answered before it is done.
+    AnswerForceOfPackedEarly,
+    /// What is written to the new file of a segment that is packed is lost.
+    DropWriteOfPacked,
     /// Files stay open until the process ends.
     DropClose,
     /// A bug in the broker's own source.
@@ -132,7 +138,7 @@ static OUTSIDE: AtomicU64 = AtomicU64::new(0);
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 46] = [
+    pub const ALL: [Mutant; 49] = [
         Mutant::DropForceOfSegment,
         Mutant::DropForceOfWatermark,
         Mutant::DropForceOfTmp,
@@ -173,6 +179,9 @@ impl Mutant {
         Mutant::AnswerForceOfJournalEarly,
         Mutant::DropWriteOfJournal,
         Mutant::DropForceDirOfQueues,
+        Mutant::DropForceOfPacked,
+        Mutant::AnswerForceOfPackedEarly,
+        Mutant::DropWriteOfPacked,
         Mutant::CutTheCopy,
         Mutant::ChangeInTheCopy,
         Mutant::CutBeforeTheCopy,
@@ -406,6 +415,7 @@ impl Mutation {
         };
         let segment = path.ends_with(".log");
         let is_journal = segment && layout::is_queue(&path);
+        let is_packed = !self.recovering && path.ends_with(".log.tmp");
         if let (Effect::Open { file, path } | Effect::Create { file, path }, true) = (
             &effect,
             matches!(&effect, Effect::Open { path, .. } | Effect::Create { path, .. } if path.ends_with("/watermark")),
@@ -429,6 +439,9 @@ impl Mutation {
                 self.seen += u64::from(is_write && is_journal);
                 keep_or(Fate::Lost, is_write && is_journal && self.seen.is_multiple_of(4))
             }
+            Mutant::DropForceOfPacked => keep_or(Fate::Lost, is_force && is_packed),
+            Mutant::AnswerForceOfPackedEarly => keep_or(Fate::AnsweredEarly, is_force && is_packed),
+            Mutant::DropWriteOfPacked => keep_or(Fate::Lost, is_write && is_packed),
             Mutant::AnswerWriteEarly => keep_or(Fate::AnsweredEarly, is_write && segment),
             Mutant::AnswerForceDirEarly => keep_or(Fate::AnsweredEarly, is_force_dir),
             Mutant::DropSlot => keep_or(Fate::Lost, is_write && path.ends_with("/watermark")),

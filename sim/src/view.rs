@@ -88,6 +88,21 @@ impl LogView {
         messages
     }
 
+    /// The offsets in place of which a segment has a run that tells of their removal.
+    pub(crate) fn removed(&mut self, disk: &SimDisk, base: u64) -> Vec<u64> {
+        let Some(log_id) = self.log_id(disk) else { return Vec::new() };
+        let path = format!("{}/log/{base:020}.log", self.dir);
+        let bytes = disk.cached_file(&path, 0, u64::from(u32::MAX)).unwrap_or_default();
+        let (mut at, mut removed) = (0, Vec::new());
+        while let Decoded::Frame(frame) = record::decode(&bytes[at..], Salt::new(&log_id, base)) {
+            if frame.kind == Kind::RemovedRun {
+                removed.extend(frame.offset..frame.offset + frame.count);
+            }
+            at += frame.size();
+        }
+        removed
+    }
+
     /// The latest timestamp of a segment's messages.
     pub(crate) fn newest_ms(&mut self, disk: &SimDisk, base: u64) -> Option<i64> {
         let salt = Salt::new(&self.log_id(disk)?, base);

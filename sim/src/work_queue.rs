@@ -340,6 +340,11 @@ impl WorkQueue {
         self.deleting > 0 || !self.exists || self.may_be_confirmed(offset) || self.may_be_dying(offset, bounds)
     }
 
+    /// It was packed away: whoever does not know that it was confirmed, be it a queue that is made anew, is not handed it.
+    pub fn may_be_gone(&mut self, offset: u64) {
+        self.item(offset).maybe_confirmed = true;
+    }
+
     /// Whether its confirmation was answered, in this queue.
     pub fn is_confirmed(&self, offset: u64) -> bool {
         self.items.get(&offset).is_some_and(|item| item.confirmed_ns.is_some())

@@ -112,6 +112,8 @@ pub struct Plan {
     pub purges: bool,
     /// Whether clients delete topics and groups.
     pub deletes: bool,
+    /// Whether segments are packed: then there are no groups, which would need what is packed away.
+    pub packs: bool,
 }
 
 fn number<T: Copy + ToString>(d: &mut Decider, what: &str, of: &[T]) -> T {
@@ -159,8 +161,20 @@ impl Plan {
             rates: draw_rates(d),
             purges: number(d, "purges", &["no", "no", "yes"]) == "yes",
             deletes: number(d, "deletes", &["no", "no", "no", "yes"]) == "yes",
+            packs: false,
             config,
         };
+        if !plan.queues.is_empty() && number(d, "packs", &["no", "no", "yes"]) == "yes" {
+            plan.packs = true;
+            plan.groups.clear();
+            let defaults = &mut plan.config.topic_defaults;
+            defaults.set(Setting::RetainConsumed, Some(1));
+            defaults.set(Setting::PackBelow, Some(number(d, "pack below percent", &[50, 90, 100])));
+            // Closed segments, somebody who confirms, and time for what comes a second after that.
+            plan.config.segment_bytes = plan.config.segment_bytes.min(number(d, "packed segment bytes", &[1024, 512]));
+            plan.clients.extend([Role::Consumer; 2]);
+            plan.pause_ns = plan.pause_ns.max(150_000_000);
+        }
         // The default topic can't be deleted.
         if plan.deletes && plan.topics.len() == 1 {
             plan.topics.push("t1".to_owned());

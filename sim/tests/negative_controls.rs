@@ -6,7 +6,7 @@ use plimsoll_core::planted::Planted;
 use plimsoll_sim::enumerate::{Settings, WORKLOADS, enumerate, replay};
 
 /// The mistake, the workload that shows it, the crashes that it takes, and the promise that is broken first.
-const CONTROLS: [(Planted, &str, usize, &str); 27] = [
+const CONTROLS: [(Planted, &str, usize, &str); 33] = [
     (Planted::AcknowledgeBeforeForce, "levels", 1, "P1"),
     (Planted::LengthOnlyRecovery, "ahead", 1, "P8"),
     (Planted::NoByteSearch, "rot", 1, "P1"),
@@ -34,6 +34,12 @@ const CONTROLS: [(Planted, &str, usize, &str); 27] = [
     (Planted::CapacityDrops, "total-capacity", 1, "P12"),
     (Planted::RenewedNameBelieved, "purge-failed-force", 1, "P8"),
     (Planted::DeletedInPlace, "delete", 1, "P8"),
+    (Planted::ConfirmBeforeForce, "queue", 1, "P15"),
+    (Planted::LeaseWithoutOwner, "queue", 1, "P15"),
+    (Planted::DeliveriesForgotten, "queue", 1, "P15"),
+    (Planted::RemovalBeforeCheckpoint, "journal", 1, "P15"),
+    (Planted::ConfirmBeforeBurial, "dead-letters", 1, "P15"),
+    (Planted::RenameBeforePackForce, "packing", 1, "P8"),
 ];
 
 #[test]

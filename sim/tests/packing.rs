@@ -141,3 +141,35 @@ fn p9_a_kill_at_any_step_of_packing_loses_nothing() {
     }
     assert!(steps > 5, "{steps}");
 }
+
+/// What is known of producers is stored by one of the two at a time, and for both (P16).
+#[test]
+fn p16_the_start_may_move_while_a_segment_is_packed() {
+    let is_producers = |effect: &Effect, path: &str| {
+        path.contains("/producers") && !matches!(effect, Effect::Open { .. } | Effect::Read { .. })
+    };
+    let mut steps = 0u32;
+    loop {
+        // The first segment goes when 3 is confirmed; 50 is in one that is packed.
+        let (mut h, c) = confirmed_but(&[3, 50], 100);
+        let left = std::cell::Cell::new(steps);
+        h.hold(move |effect, path| is_producers(effect, path) && left.replace(left.get().saturating_sub(1)) == 0);
+        h.advance_ms(1_000);
+        let ended = h.held() == 0;
+        h.send(c, b"CONFIRM q 3\n");
+        h.release();
+        h.advance_ms(2_000);
+        assert_eq!(h.halted, None, "after {steps} steps");
+        assert!(status(&mut h, c, "packed") > 1 && status(&mut h, c, "start") > 3, "after {steps} steps");
+        h.kill_and_restart(small());
+        let c = h.connect();
+        for offset in [2, 45, 99] {
+            let again = format!("PUBN DURABLE 1 id=7:{offset}\nx\n");
+            assert_eq!(h.ask(c, again.as_bytes()), format!("OK {offset} DURABLE\n"), "after {steps} steps");
+        }
+        if ended {
+            return assert!(steps > 3, "{steps}");
+        }
+        steps += 1;
+    }
+}

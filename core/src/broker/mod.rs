@@ -551,6 +551,7 @@ impl Broker {
                     Err(trouble) => (Err(trouble), None),
                 };
                 self.log_step(topic, "rolling", result);
+                self.begin_packing();
                 if let Some(closed) = closed {
                     self.write_sidecar(topic, closed);
                 }
@@ -568,6 +569,7 @@ impl Broker {
             Ended::StartPrepared { topic, start, result } => {
                 self.topics[topic.0].borrow_mut().retention.prepare_ended(start, result.is_ok());
                 self.log_step(topic, "moving the start of", result);
+                self.begin_packing();
             }
             Ended::Removed { topic, result } => {
                 self.topics[topic.0].borrow_mut().retention.remove_ended();

@@ -105,7 +105,7 @@ impl Broker {
         Some(Chosen { topic: id, base, live, journals })
     }
 
-    /// Begins what was chosen, if the journals are forced as far as they have to be.
+    /// Begins what was chosen, if the journals are forced as far as they have to be, and the topic's start is not being moved.
     pub(super) fn begin_packing(&mut self) {
         let Packing::Chosen(chosen) = &self.packing else { return };
         let is_forced = |(journal, next): &(TopicId, u64)| match self.topics.get(*journal) {
@@ -113,7 +113,8 @@ impl Broker {
             // A queue that was deleted has nothing to say.
             None => true,
         };
-        if self.phase != Phase::Serving || !chosen.journals.iter().all(is_forced) {
+        let is_free = self.topics.get(chosen.topic).is_none_or(|topic| !topic.borrow().is_preparing_start());
+        if self.phase != Phase::Serving || !is_free || !chosen.journals.iter().all(is_forced) {
             return;
         }
         let Packing::Chosen(chosen) = mem::replace(&mut self.packing, Packing::Running) else { return };

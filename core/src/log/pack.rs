@@ -91,10 +91,11 @@ impl Topic {
         found.map(|(segment, _)| segment.base)
     }
 
-    /// Up to here something of the log may be known from the topic's file alone.
+    /// Up to here something of the log may be known from the topic's file alone, now or when what is being packed has its name.
     pub(crate) fn packed_below(&self) -> u64 {
         let closed = self.segments.iter().zip(self.segments.iter().skip(1)).rev();
-        let mut packed = closed.filter(|(segment, _)| segment.removed > 0);
+        let is_packed = |segment: &Segment| segment.removed > 0 || self.packing.segment == Some(segment.base);
+        let mut packed = closed.filter(|(segment, _)| is_packed(segment));
         packed.next().map_or(0, |(_, after)| after.base)
     }
 }
@@ -107,7 +108,11 @@ pub(crate) async fn pack(io: Io, topic: Rc<RefCell<Topic>>, base: u64, live: BTr
         let Some(next) = topic.segments.get(at + 1) else { return Packed::GivenUp };
         (layout::segment(&topic.dir, base), layout::log(&topic.dir), next.base)
     };
-    match dedup::before_start_moves(&io, &topic, end).await {
+    // The start waits meanwhile: what is stored is stored for both.
+    topic.borrow_mut().retention.preparing = true;
+    let stored = dedup::before_start_moves(&io, &topic, end).await;
+    topic.borrow_mut().retention.preparing = false;
+    match stored {
         Ok(()) => {}
         Err(Trouble::Full(error)) => return Packed::Failed(error),
         Err(Trouble::Halt(error)) => return Packed::Halt(error),

@@ -38,7 +38,7 @@ pub(crate) struct Retention {
     allowed: u64,
     /// Up to here, what has to outlive the messages has been stored.
     prepared: u64,
-    preparing: bool,
+    pub(super) preparing: bool,
     /// What the slots say from now on; at or above the start that readers see, which follows when it is anchored.
     pub(crate) recorded: u64,
     removing: bool,
@@ -264,6 +264,11 @@ impl Topic {
         let (done, open): (VecDeque<Waiter>, _) = purges.into_iter().partition(|purge| purge.offset <= start);
         self.retention.purges = open;
         done.into()
+    }
+
+    /// Whether what has to be stored before messages go is being stored.
+    pub(crate) fn is_preparing_start(&self) -> bool {
+        self.retention.preparing
     }
 
     /// Whether the front of the log is on its way.

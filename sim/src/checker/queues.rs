@@ -48,7 +48,7 @@ fn wish_of(ask: &Ask) -> Option<(&str, Wish)> {
     })
 }
 
-fn name_of(topic: &str, queue: &str) -> String {
+pub(super) fn name_of(topic: &str, queue: &str) -> String {
     format!("work queue {queue} of {topic}")
 }
 
@@ -64,11 +64,11 @@ impl Checker {
         self.queues.all.get(&(topic.to_owned(), queue.to_owned())).is_some_and(|queue| queue.drained)
     }
 
-    fn queue(&mut self, topic: &str, queue: &str) -> &mut WorkQueue {
+    pub(super) fn queue(&mut self, topic: &str, queue: &str) -> &mut WorkQueue {
         self.queues.all.entry((topic.to_owned(), queue.to_owned())).or_default()
     }
 
-    fn queue_bounds(&self, topic: &str) -> Bounds {
+    pub(super) fn queue_bounds(&self, topic: &str) -> Bounds {
         let policy = Policy::new(&Settings::NONE, &self.limits.topic_defaults);
         Bounds {
             reserved_max: u64::from(self.limits.reserved_max),
@@ -95,7 +95,19 @@ impl Checker {
         if let Some((queue, wish)) = wish_of(ask) {
             // The broker makes it when somebody dies.
             self.model.log(&layout::dead_letters(topic)).may_exist |= self.queue_bounds(topic).deliveries_max.is_some();
+            if !self.queues.all.contains_key(&(topic.to_owned(), queue.to_owned())) {
+                // One that is made later never had what was packed away.
+                let packed: Vec<u64> = self.model.log(topic).packed.iter().copied().collect();
+                packed.into_iter().for_each(|offset| self.queue(topic, queue).may_be_gone(offset));
+            }
             self.queue(topic, queue).asked(id, connection, now_ns, wish);
+        }
+    }
+
+    /// These were packed away: a queue that is made anew does not have them.
+    pub(super) fn packed_for_queues(&mut self, topic: &str, offsets: &[u64]) {
+        for ((of, _), queue) in &mut self.queues.all {
+            offsets.iter().filter(|_| of == topic).for_each(|offset| queue.may_be_gone(*offset));
         }
     }
 
@@ -249,7 +261,7 @@ impl Checker {
                 return broken("P14", format!("{topic} has a gap from {first} to {next}"));
             }
             if !self.damaged {
-                self.model.begins_at(topic, *next)?;
+                self.model.lacks(topic, *first..*next)?;
             }
         }
         let messages = &delivery.messages;

@@ -65,6 +65,19 @@ const IMPOSSIBLE: &[Rule] = &[
         &["shutdown"],
         "a shutdown writes, forces and anchors; what else is under way was begun by an earlier request",
     ),
+    (
+        &["read", "cut"],
+        &[],
+        &["work queue"],
+        "a journal is not read while serving; the first effect of a roll is its cut, and nothing else is cut",
+    ),
+    (
+        &["list", "mkdir", "open", "read", "reserve", "cut", "rmdir"],
+        &[],
+        &["packing"],
+        "packing makes, writes, forces and renames a new file, removes and closes one that failed, and forces the directory; reading the \
+old one is like any reading",
+    ),
     (&["cut"], &[], &["first start"], "nothing was ever written that a first start could cut off"),
     (&["cut"], &[], &["serving"], "the first effect of a roll is its cut, and nothing else is cut while serving"),
 ];

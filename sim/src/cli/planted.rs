@@ -242,6 +242,16 @@ mod hunt {
                 ],
             ]
             .concat(),
+            Planted::RenameBeforePackForce => [
+                worker(),
+                vec![
+                    lean("plan, packs", "yes", 95),
+                    lean("plan, packed segment bytes", "512", 80),
+                    lean("after force-dir * of */log", "power lost", 20),
+                    lean("after rename * to */log/", "power lost", 60),
+                ],
+            ]
+            .concat(),
             Planted::NoTailCopy => [failing_forces(), vec![lean("force * of */log/", "fails", 20)]].concat(),
             Planted::SidecarBelieved => [
                 tiny_segments(),

@@ -210,6 +210,7 @@ impl Sum {
         total.requests += stats.requests;
         total.forces += stats.forces;
         total.rolls += stats.rolls;
+        total.packed += stats.packed;
         total.kills += stats.kills;
         total.power_losses += stats.power_losses;
         total.starts += stats.starts;
@@ -231,7 +232,7 @@ impl Sum {
         let total = &self.total;
         format!(
             "seeds={} violations={} finalHash={:032x} elapsed={elapsed_s:.1}s seedsPerMinute={:.0} stepsPerSecond={:.0}\n\
-             mean a seed: requests={:.1} forces={:.1} rolls={:.2} kills={:.2} powerLosses={:.2} starts={:.2} \
+             mean a seed: requests={:.1} forces={:.1} rolls={:.2} packed={:.2} kills={:.2} powerLosses={:.2} starts={:.2} \
              recoveriesInterrupted={:.2} faults={:.2} armedNeverFired={:.2}; without any fault: {} seeds",
             self.seeds,
             self.failures,
@@ -241,6 +242,7 @@ impl Sum {
             mean(total.requests),
             mean(total.forces),
             mean(total.rolls),
+            mean(total.packed),
             mean(total.kills),
             mean(total.power_losses),
             mean(total.starts),
@@ -262,6 +264,7 @@ impl Sum {
             ("requests", total.requests.to_string()),
             ("forces", total.forces.to_string()),
             ("rolls", total.rolls.to_string()),
+            ("packed", total.packed.to_string()),
             ("kills", total.kills.to_string()),
             ("power_losses", total.power_losses.to_string()),
             ("starts", total.starts.to_string()),

@@ -4,9 +4,11 @@
 //! against what went before.
 
 use super::machine::ClientId;
-use super::workload::{self, Keeps};
+use super::queue::Queue;
+use super::workload::{self, Keeps, Workload};
 use crate::disk::StateHash;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A promise that was broken.
@@ -47,11 +49,21 @@ enum Ask {
     Delete,
     DeleteGroup(&'static str),
     Create,
+    /// For so many milliseconds; when it was sent.
+    Reserve(&'static str, i64, i64),
+    Confirm(&'static str, Vec<u64>),
+    Abort(&'static str, u64),
+    Pending(&'static str),
+    DeleteQueue(&'static str),
+    /// All dead letters of the topic.
+    Letters,
 }
 
 /// The setting that workloads change. It grows from one ALTER to the next, as what a group has committed does, and is held
 /// against the same promises under this name.
 const SETTING: &str = "retain-bytes";
+/// A request for all dead letters of the topic that workloads with work queues use.
+pub(super) const LETTERS: &str = "READ @default.dead 0 1000";
 
 /// What a log looks like to its clients.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -60,12 +72,17 @@ pub(super) struct View {
     pub(super) is_gone: bool,
     /// What lies below was said to be gone.
     pub(super) start: u64,
-    /// Messages in the order of their offsets, from the start on.
-    pub(super) log: Vec<Payload>,
+    /// What is there, by offset, from the start on; packing leaves holes.
+    pub(super) log: BTreeMap<u64, Payload>,
+    pub(super) end: u64,
     /// Where each group goes on.
     pub(super) committed: BTreeMap<&'static str, u64>,
     /// The other topic, in a workload that has two.
     pub(super) beside: Option<Box<View>>,
+    /// What is pending in each work queue, and how often it was delivered.
+    pub(super) pending: BTreeMap<&'static str, Vec<(u64, u64)>>,
+    /// The dead letters.
+    pub(super) letters: BTreeMap<u64, Payload>,
 }
 
 impl View {
@@ -73,36 +90,48 @@ impl View {
     /// nobody was told of, may still be the one before; `is_later`: or more has become too old since.
     pub(super) fn is_as_good_as(&self, other: &View, is_later: bool) -> bool {
         let from = self.start.max(other.start);
-        let behind = |view: &View| view.log.get((from - view.start) as usize..).map(<[Payload]>::to_vec);
+        let behind = |view: &View| (view.end.max(from), view.log.clone().split_off(&from));
         self.is_gone == other.is_gone
             && (self.start <= other.start || is_later)
             && behind(self) == behind(other)
-            && self.committed == other.committed
+            && (&self.committed, &self.pending, &self.letters) == (&other.committed, &other.pending, &other.letters)
             && match (&self.beside, &other.beside) {
                 (Some(beside), Some(other)) => beside.is_as_good_as(other, is_later),
                 (beside, other) => beside == other,
             }
     }
 
-    /// The message at an offset.
-    fn at(&self, offset: u64) -> Option<&Payload> {
-        self.log.get(offset.checked_sub(self.start)? as usize)
-    }
-
-    pub(super) fn end(&self) -> u64 {
-        self.start + self.log.len() as u64
+    /// All offsets.
+    fn offsets(&self) -> Range<u64> {
+        self.start..self.end
     }
 
     pub(super) fn hash_into(&self, hash: &mut StateHash) {
         hash.number(u64::from(self.is_gone));
         hash.number(self.start);
-        hash.number(self.log.len() as u64);
-        self.log.iter().for_each(|payload| hash.bytes(payload.as_bytes()));
+        hash.number(self.end);
+        hash_messages(hash, &self.log);
         for (group, committed) in &self.committed {
             hash.bytes(group.as_bytes());
             hash.number(*committed);
         }
+        for (queue, pending) in &self.pending {
+            hash.bytes(queue.as_bytes());
+            for (offset, deliveries) in pending {
+                hash.number(*offset);
+                hash.number(*deliveries);
+            }
+        }
+        hash_messages(hash, &self.letters);
         self.beside.iter().for_each(|beside| beside.hash_into(hash));
+    }
+}
+
+fn hash_messages(hash: &mut StateHash, messages: &BTreeMap<u64, Payload>) {
+    hash.number(messages.len() as u64);
+    for (offset, payload) in messages {
+        hash.number(*offset);
+        hash.bytes(payload.as_bytes());
     }
 }
 
@@ -129,9 +158,16 @@ pub(super) struct Ledger {
     /// The highest start that a client was told of, and that was asked for.
     purged: u64,
     purge_asked: u64,
-    /// What a policy has to keep, for which groups.
+    /// What a policy has to keep, for which groups and queues.
     keeps: Option<Keeps>,
     groups: &'static [&'static str],
+    queues: BTreeMap<&'static str, Queue>,
+    /// What all of its queues are done with may be missing in the middle of the log, too.
+    packs: bool,
+    /// How often a message is delivered before it dies.
+    deliveries_max: Option<u64>,
+    /// Dead letters that a reader was shown.
+    letters: BTreeMap<u64, Payload>,
     /// A topic that is full refuses messages.
     may_refuse: bool,
     /// Those that it has refused: never to be seen (P11).
@@ -145,9 +181,10 @@ pub(super) struct Ledger {
     /// A DELETE of the topic, or no answer to its CREATE: it need not be there.
     may_be_gone: bool,
     waiting: BTreeMap<ClientId, VecDeque<Ask>>,
-    /// What the reply under way has brought: its gap, and its messages.
-    gap: Option<(u64, u64)>,
+    /// What the reply under way has brought: its gaps, its messages, and where both end.
+    gaps: Vec<(u64, u64)>,
     reply: Vec<(u64, Payload)>,
+    reply_next: Option<u64>,
     /// What the last READ and FETCHes from the beginning have shown.
     view: View,
     /// The other topic, in a workload that has two: what its client, [`workload::BESIDE`], was told.
@@ -156,13 +193,21 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// Of a workload in which nothing has happened.
-    pub(super) fn new(keeps: Keeps, groups: &'static [&'static str], may_refuse: bool) -> Ledger {
-        Ledger { keeps: Some(keeps), groups, may_refuse, ..Ledger::default() }
+    pub(super) fn new(workload: &Workload, may_refuse: bool, deliveries_max: Option<u64>) -> Ledger {
+        Ledger {
+            keeps: Some(workload.keeps),
+            groups: workload.groups,
+            queues: workload.queues.iter().map(|queue| (*queue, Queue::default())).collect(),
+            packs: workload.packs,
+            may_refuse,
+            deliveries_max,
+            ..Ledger::default()
+        }
     }
 
     /// The same with another topic, which keeps everything.
     pub(super) fn with_beside(self) -> Ledger {
-        let beside = Ledger::new(Keeps::All, &[], self.may_refuse);
+        let beside = Ledger { keeps: Some(Keeps::All), may_refuse: self.may_refuse, ..Ledger::default() };
         Ledger { beside: Some(Box::new(beside)), ..self }
     }
 
@@ -184,6 +229,10 @@ impl Ledger {
             return beside.note(client, requests, groups);
         }
         for request in requests.lines() {
+            if request == LETTERS {
+                self.waiting.entry(client).or_default().push_back(Ask::Letters);
+                continue;
+            }
             let words = request.split(' ').filter(|word| !word.starts_with('@'));
             let request = &words.collect::<Vec<_>>().join(" ");
             if let Some([id, _, payload]) = workload::with_id(request) {
@@ -197,6 +246,34 @@ impl Ledger {
             }
             let words: Vec<&str> = request.splitn(3, ' ').collect();
             let group = |name: &str| *groups.iter().find(|group| **group == name).expect("a group of the workload");
+            let number = |word: &str| word.parse::<u64>().expect("a number");
+            let queue = self.queues.iter_mut().find(|(queue, _)| words.get(1) == Some(*queue));
+            if let Some((name, queue)) = queue {
+                let rest: Vec<&str> = words.get(2).map_or(Vec::new(), |rest| rest.split(' ').collect());
+                let ask = match (words[0], &rest[..]) {
+                    ("RESERVE", [_, _, lease_ms]) => {
+                        queue.reserve_asked();
+                        Ask::Reserve(name, number(lease_ms) as i64, self.clock_ms)
+                    }
+                    ("CONFIRM", offsets) => {
+                        let offsets: Vec<u64> = offsets.iter().map(|offset| number(offset)).collect();
+                        queue.confirm_asked(&offsets);
+                        Ask::Confirm(name, offsets)
+                    }
+                    ("ABORT", [offset, ..]) => {
+                        queue.abort_asked(number(offset));
+                        Ask::Abort(name, number(offset))
+                    }
+                    ("PENDING", []) => Ask::Pending(name),
+                    ("DELETE", []) => {
+                        queue.deletion_asked();
+                        Ask::DeleteQueue(name)
+                    }
+                    _ => panic!("no workload asks {request:?}"),
+                };
+                self.waiting.entry(client).or_default().push_back(ask);
+                continue;
+            }
             let ask = match words[..] {
                 ["PUB", _, payload] => Ask::Publish(vec![self.sent(payload)]),
                 ["PUBB", _, payloads] => {
@@ -258,6 +335,7 @@ impl Ledger {
         self.a_force_failed = true;
         self.written.clear();
         self.beside.iter_mut().for_each(|beside| beside.a_force_failed());
+        self.queues.values_mut().for_each(Queue::counts_are_lost);
     }
 
     /// The process has ended; what was not answered may or may not have happened.
@@ -266,11 +344,14 @@ impl Ledger {
         ledger.waiting.clear();
         ledger.delivered.clear();
         ledger.reply.clear();
-        ledger.gap = None;
+        ledger.gaps.clear();
+        ledger.reply_next = None;
+        ledger.queues.values_mut().for_each(Queue::restarted);
         ledger.view = View::default();
         ledger.a_force_failed = false;
         if power_lost {
             ledger.written.clear();
+            ledger.queues.values_mut().for_each(Queue::counts_are_lost);
         }
         ledger.beside = self.beside.as_ref().map(|beside| Box::new(beside.restarted(power_lost)));
         ledger
@@ -319,20 +400,15 @@ impl Ledger {
 
     /// Everything that decides what will count as broken.
     pub(super) fn hash_into(&self, hash: &mut StateHash) {
-        let messages = |hash: &mut StateHash, messages: &BTreeMap<u64, Payload>| {
-            hash.number(messages.len() as u64);
-            for (offset, payload) in messages {
-                hash.number(*offset);
-                hash.bytes(payload.as_bytes());
-            }
-        };
         hash.number(self.sent.len() as u64);
         self.sent.iter().for_each(|payload| hash.bytes(payload.as_bytes()));
         hash.number(self.batches.len() as u64);
         hash.number(self.ids.len() as u64);
-        messages(hash, &self.durable);
-        messages(hash, &self.written);
-        messages(hash, &self.seen);
+        hash_messages(hash, &self.durable);
+        hash_messages(hash, &self.written);
+        hash_messages(hash, &self.seen);
+        hash_messages(hash, &self.letters);
+        self.queues.values().for_each(|queue| queue.hash_into(hash));
         for (group, offset) in self.acked.iter().chain(&self.asked) {
             hash.bytes(group.as_bytes());
             hash.number(*offset);
@@ -360,32 +436,116 @@ impl Ledger {
         match (&ask, &words[..]) {
             (Ask::Read | Ask::ReadOne(_) | Ask::Fetch(_), ["MSG", offset, payload]) => {
                 let offset = offset.parse().expect("an offset");
-                self.delivered(offset, payload)?;
+                self.in_order(offset, offset + 1, line)?;
+                let payload = self.delivered(offset, payload)?;
+                self.reply.push((offset, payload));
                 return Ok(());
             }
-            (Ask::Read | Ask::Fetch(_), ["GAP", first, next]) => {
+            (Ask::Read | Ask::ReadOne(_) | Ask::Fetch(_), ["GAP", first, next]) => {
                 let gap: (u64, u64) = (first.parse().expect("an offset"), next.parse().expect("an offset"));
-                self.begins_at(gap.1)?;
-                if self.gap.is_some() || !self.reply.is_empty() {
-                    return Err(Broken::new("P2", format!("a hole in the middle of a log: {line}")));
+                if self.packs {
+                    self.are_done(gap.0..gap.1)?;
+                } else {
+                    self.begins_at(gap.1)?;
+                    if self.reply_next.is_some() {
+                        return Err(Broken::new("P2", format!("a hole in the middle of a log: {line}")));
+                    }
                 }
-                self.gap = Some(gap);
+                self.in_order(gap.0, gap.1, line)?;
+                self.gaps.push(gap);
                 return Ok(());
             }
+            (Ask::Reserve(..), ["GAP", first, next]) => {
+                self.are_done(first.parse().expect("an offset")..next.parse().expect("an offset"))?;
+                return Ok(());
+            }
+            (Ask::Reserve(queue, lease_ms, asked_ms), ["MSG", offset, payload]) => {
+                let offset = offset.parse().expect("an offset");
+                self.delivered(offset, payload)?;
+                let times = (*asked_ms, self.clock_ms);
+                self.queue(queue).handed_out(offset, client, *lease_ms, times)?;
+                return Ok(());
+            }
+            (Ask::Reserve(queue, ..), ["END", ..]) => self.queue(queue).reserve_ended(true),
+            (Ask::Reserve(queue, ..), ["ERR", "HALTED" | "STOPPING", _]) => self.queue(queue).reserve_ended(false),
+            (Ask::Reserve(queue, ..), ["ERR", "NO_GROUP", _]) if self.queue(queue).may_be_gone => {
+                self.queue(queue).reserve_ended(false);
+            }
+            (Ask::Confirm(queue, offsets), ["CONFIRMED", count]) => {
+                self.nothing_failed(line)?;
+                if count.parse() != Ok(offsets.len()) {
+                    return Err(Broken::new("P14", format!("{ask:?} was answered {line}")));
+                }
+                let now_ms = self.clock_ms;
+                self.queue(queue).confirm_ended(offsets, client, now_ms, Some(true))?;
+            }
+            (Ask::Confirm(queue, offsets), ["ERR", "NOT_RESERVED", _]) => {
+                let now_ms = self.clock_ms;
+                self.queue(queue).confirm_ended(offsets, client, now_ms, Some(false))?;
+            }
+            (Ask::Confirm(queue, offsets), ["ERR", "HALTED" | "STOPPING" | "NO_GROUP", _]) => {
+                self.queue(queue).confirm_ended(offsets, client, 0, None)?;
+            }
+            (Ask::Abort(queue, offset), ["ABORTED", told]) if told.parse() == Ok(*offset) => {
+                self.queue(queue).aborted(*offset, client);
+            }
+            (Ask::Pending(queue), ["PENDING", offset, rest]) => {
+                let offset = offset.parse().expect("an offset");
+                let deliveries = rest.split(' ').find_map(|word| word.strip_prefix("deliveries=")?.parse().ok());
+                let deliveries = deliveries.expect("a number of deliveries");
+                self.queue(queue).is_pending(offset, deliveries)?;
+                if rest.contains("state=dying") {
+                    let what = format!("nothing happens any more, and offset {offset} is still dying");
+                    return Err(Broken::new("P15", what));
+                }
+                self.view.pending.entry(queue).or_default().push((offset, deliveries));
+                return Ok(());
+            }
+            (Ask::Pending(_), ["END", ..]) => {}
+            (Ask::DeleteQueue(queue), ["DELETED", ..]) => {
+                self.nothing_failed(line)?;
+                self.queue(queue).deleted();
+            }
+            (Ask::DeleteQueue(_), ["ERR", "NO_GROUP", _]) => {}
+            (Ask::Letters, ["MSG", offset, payload]) => {
+                let at: u64 = offset.parse().expect("an offset");
+                let Some(payload) = self.sent.get(*payload).cloned() else {
+                    return Err(Broken::new("P7", format!("dead letter {at} is {payload:?}, which nobody sent")));
+                };
+                if self.letters.get(&at).is_some_and(|other| *other != payload) {
+                    return Err(Broken::new("P4", format!("dead letter {at} was another one before {payload:?}")));
+                }
+                if let Some((other, _)) = self.view.letters.iter().find(|(_, other)| **other == payload) {
+                    return Err(Broken::new("P16", format!("dead letters {other} and {at} are both {payload:?}")));
+                }
+                self.in_order(at, at + 1, line)?;
+                self.letters.insert(at, payload.clone());
+                self.view.letters.insert(at, payload);
+                return Ok(());
+            }
+            // Nobody has died.
+            (Ask::Letters, ["ERR", "NO_TOPIC", _]) => {}
+            (Ask::Letters, ["END", ..]) => self.reply_next = None,
             (Ask::Read, ["END", ..]) => {
-                let (gap, reply) = (self.gap.take(), std::mem::take(&mut self.reply));
-                let start = gap.map_or(0, |(_, next)| next);
-                let first = reply.first().map(|(first, _)| *first);
-                if gap.is_some_and(|(first, _)| first != 0) || first.is_some_and(|first| first != start) {
-                    return Err(Broken::new("P2", format!("a READ from 0 was told of {gap:?} and then of {first:?}")));
+                let (gaps, reply, next) = self.take_reply();
+                let start = if self.packs { 0 } else { gaps.first().map_or(0, |(_, next)| *next) };
+                let first = gaps
+                    .first()
+                    .map(|(first, _)| *first)
+                    .into_iter()
+                    .chain(reply.first().map(|(first, _)| *first))
+                    .min();
+                if first.is_some_and(|first| first != 0) {
+                    return Err(Broken::new("P2", format!("a READ from 0 was told of {gaps:?} and then of {first:?}")));
                 }
                 (self.view.start, self.view.is_gone) = (start, false);
                 self.purged = self.purged.max(start);
-                self.view.log = reply.into_iter().map(|(_, payload)| payload).collect();
+                self.view.log = reply.into_iter().collect();
+                self.view.end = next.unwrap_or(start);
             }
             (Ask::ReadOne(offset), ["END", ..]) => {
-                let (gap, reply) = (self.gap.take(), std::mem::take(&mut self.reply));
-                if gap.is_none() && !matches!(&reply[..], [(found, _)] if found == offset) {
+                let (gaps, reply, _) = self.take_reply();
+                if gaps.is_empty() && !matches!(&reply[..], [(found, _)] if found == offset) {
                     return Err(Broken::new("P2", format!("a READ of offset {offset} found {reply:?}")));
                 }
             }
@@ -412,12 +572,12 @@ impl Ledger {
                 self.purged = self.purged.max(start);
             }
             (Ask::Fetch(group), ["END", ..]) => {
-                let (gap, reply) = (self.gap.take(), std::mem::take(&mut self.reply));
-                if let Some(next) = reply.last().map(|(last, _)| last + 1).or(gap.map(|(_, next)| next)) {
+                let (gaps, reply, next) = self.take_reply();
+                if let Some(next) = next {
                     self.delivered.insert((client, *group), next);
                 }
-                let first = gap.map(|(first, _)| first).or(reply.first().map(|(first, _)| *first));
-                let committed = first.unwrap_or(self.view.end());
+                let first = gaps.first().map(|(first, _)| *first).or(reply.first().map(|(first, _)| *first));
+                let committed = first.unwrap_or(self.view.end);
                 self.view.committed.insert(group, committed);
             }
             (Ask::Publish(payloads), ["OK", offset, level]) => {
@@ -499,8 +659,9 @@ impl Ledger {
         ] {
             // What was asked to go may be gone or not; what was answered to be gone is gone.
             for (offset, payload) in promised.iter().filter(|(offset, _)| **offset >= view.start) {
-                let found = view.at(*offset);
-                if found != Some(payload) {
+                let found = log.get(offset);
+                let is_packed = found.is_none() && self.packs && self.is_done(*offset);
+                if found != Some(payload) && !is_packed {
                     let found = found.map_or("nothing".to_owned(), |found| format!("{found:?}"));
                     let what = format!("offset {offset}, {payload:?}, {why}; now there is {found}");
                     return Err(Broken::new(promise, what));
@@ -513,20 +674,22 @@ impl Ledger {
             return Err(Broken::new("P12", what));
         }
         for (id, payload) in &self.ids {
-            let places: Vec<usize> = (0..log.len()).filter(|at| log[*at] == *payload).collect();
+            let places: Vec<u64> = log.iter().filter(|(_, at)| *at == payload).map(|(at, _)| *at).collect();
             if places.len() > 1 {
                 return Err(Broken::new("P16", format!("the id {id} stands at {places:?}")));
             }
         }
-        let distinct: BTreeSet<&Payload> = log.iter().collect();
+        let log: Vec<&Payload> = log.values().collect();
+        let distinct: BTreeSet<&&Payload> = log.iter().collect();
         if distinct.len() != log.len() {
             return Err(Broken::new("P2", format!("a message stands at two offsets: {log:?}")));
         }
         // Before and behind a crash, whether or not it was answered.
         for batch in &self.batches {
             let first = log.iter().position(|payload| batch.contains(payload));
+            let batch: Vec<&Payload> = batch.iter().collect();
             if let Some(first) = first
-                && !log[first..].starts_with(batch)
+                && !log[first..].starts_with(&batch)
             {
                 return Err(Broken::new("P2", format!("of the batch {batch:?} there is only a part: {log:?}")));
             }
@@ -572,7 +735,75 @@ impl Ledger {
         Ok(())
     }
 
-    fn delivered(&mut self, offset: u64, payload: &str) -> Result<(), Broken> {
+    /// What stands in a reply comes in the order of offsets, without holes.
+    fn in_order(&mut self, first: u64, next: u64, line: &str) -> Result<(), Broken> {
+        match self.reply_next.replace(next) {
+            Some(before) if before != first => {
+                Err(Broken::new("P2", format!("the reply was at offset {before}, and then there is {line}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The gaps, the messages, and where they end.
+    #[expect(clippy::type_complexity, reason = "three parts of one thing, for one line each")]
+    fn take_reply(&mut self) -> (Vec<(u64, u64)>, Vec<(u64, Payload)>, Option<u64>) {
+        (std::mem::take(&mut self.gaps), std::mem::take(&mut self.reply), self.reply_next.take())
+    }
+
+    fn queue(&mut self, name: &str) -> &mut Queue {
+        self.queues.get_mut(name).expect("a queue of the workload")
+    }
+
+    /// Whether all queues are done with it, or may be (P12).
+    fn is_done(&self, offset: u64) -> bool {
+        let is_done = |queue: &Queue| queue.may_be_confirmed(offset) || queue.may_be_dead(offset, self.deliveries_max);
+        !self.queues.is_empty() && self.queues.values().all(is_done)
+    }
+
+    /// Messages that are told to be gone from the middle of a log.
+    fn are_done(&self, mut gone: Range<u64>) -> Result<(), Broken> {
+        match gone.find(|offset| *offset >= self.purge_asked && !self.is_done(*offset)) {
+            Some(offset) => Err(Broken::new("P12", format!("offset {offset} is gone, and no queue is done with it"))),
+            None => Ok(()),
+        }
+    }
+
+    /// All that the work queues have was handed out: nothing is missing, and nothing comes again that should not.
+    pub(super) fn check_queues(&mut self) -> Result<(), Broken> {
+        if let Some((at, payload)) = self.letters.iter().find(|(at, _)| !self.view.letters.contains_key(at)) {
+            return Err(Broken::new(
+                "P4",
+                format!("dead letter {at}, {payload:?}, was shown to a reader, and is gone"),
+            ));
+        }
+        let letter = |offset: u64| {
+            let payload = self.view.log.get(&offset)?;
+            self.view.letters.iter().find(|(_, letter)| *letter == payload).map(|(at, _)| *at)
+        };
+        for (name, queue) in &mut self.queues {
+            queue.check(name, self.view.offsets(), self.deliveries_max, &letter)?;
+        }
+        Ok(())
+    }
+
+    /// What is pending, and who is dead, is asked anew.
+    pub(super) fn look_at_queues_again(&mut self) {
+        self.view.pending.clear();
+        self.view.letters.clear();
+    }
+
+    /// The first message that is handed out, of a queue.
+    pub(super) fn first_held(&self, queue: &str) -> Option<u64> {
+        self.queues[queue].held().next()
+    }
+
+    /// Whether messages of this workload die.
+    pub(super) fn has_letters(&self) -> bool {
+        self.deliveries_max.is_some()
+    }
+
+    fn delivered(&mut self, offset: u64, payload: &str) -> Result<Payload, Broken> {
         let Some(payload) = self.sent.get(payload).cloned() else {
             return Err(Broken::new("P7", format!("offset {offset} was delivered as {payload:?}, which nobody sent")));
         };
@@ -582,14 +813,6 @@ impl Ledger {
         if self.refused.contains(&payload) {
             return Err(Broken::new("P11", format!("{payload:?} was refused, and is delivered at offset {offset}")));
         }
-        if self.gap.is_some_and(|(_, next)| self.reply.is_empty() && next != offset) {
-            return Err(Broken::new("P2", format!("{:?} are gone, and then offset {offset} was delivered", self.gap)));
-        }
-        if let Some((last, _)) = self.reply.last()
-            && last + 1 != offset
-        {
-            return Err(Broken::new("P2", format!("offset {offset} was delivered after {last}")));
-        }
         for (promise, known) in [("P1", &self.durable), ("P4", &self.seen)] {
             if let Some(other) = known.get(&offset).filter(|other| **other != payload) {
                 let what = format!("offset {offset} is {other:?} and was delivered as {payload:?}");
@@ -597,8 +820,7 @@ impl Ledger {
             }
         }
         self.seen.insert(offset, payload.clone());
-        self.reply.push((offset, payload));
-        Ok(())
+        Ok(payload)
     }
 
     /// A quiet broker has forced all that it has, and its readers have seen all of it.
@@ -608,7 +830,13 @@ impl Ledger {
             field.and_then(|value| value.parse::<u64>().ok()).expect("a number in the status")
         };
         let (start, durable, written, next) = (number("start"), number("durable"), number("written"), number("next"));
-        let read = self.view.end();
+        let read = self.view.end;
+        if self.packs {
+            // What is gone at the front is told like what is gone in the middle.
+            self.begins_at(start)?;
+            self.view.start = start;
+            self.purged = self.purged.max(start);
+        }
         if start != self.view.start || durable != next || written != next || read != next {
             return Err(Broken::new("P2", format!("readers see messages up to {read}, and the marks are {line}")));
         }
@@ -620,7 +848,10 @@ impl Ledger {
         let mut known = self.durable.iter().chain(&self.written).chain(&self.seen);
         let may_go = match self.keeps {
             None | Some(Keeps::All) => false,
-            Some(Keeps::Unconsumed) => self.groups.iter().all(|group| start <= asked(group)),
+            Some(Keeps::Unconsumed) => {
+                self.groups.iter().all(|group| start <= asked(group))
+                    && (self.queues.is_empty() || (0..start).all(|offset| self.is_done(offset)))
+            }
             Some(Keeps::Ms(_)) => !known.any(|(offset, payload)| *offset < start && self.is_young(payload)),
             Some(Keeps::Last(count)) => start + count <= self.sent.len() as u64,
         };
@@ -646,6 +877,7 @@ impl Ledger {
         self.seen.clear();
         self.acked.clear();
         self.asked.clear();
+        self.queues.values_mut().for_each(Queue::deleted);
         (self.purged, self.purge_asked) = (0, 0);
     }
 }

@@ -5,8 +5,9 @@ use crate::disk::{Fault, SimDisk};
 use bytes::Bytes;
 use plimsoll_core::broker::Broker;
 use plimsoll_core::config::Config;
-use plimsoll_core::effect::{ConnectionId, Effect, EffectId, Halt, ReplyPart};
+use plimsoll_core::effect::{ConnectionId, Effect, EffectId, Halt, IoErrorKind, ReplyPart};
 use plimsoll_core::event::{Event, Now};
+use plimsoll_core::layout;
 use std::collections::VecDeque;
 
 /// More effects than any small workload needs before it is quiet.
@@ -27,8 +28,17 @@ pub(super) struct Machine {
     pub(super) stopped: bool,
     /// Effects that were executed and can change something.
     pub(super) ops: u64,
-    /// The n-th force from now, of files and directories, fails like this.
-    pub(super) fault: Option<(u64, Fault)>,
+    /// The n-th of these effects from now fails like this.
+    pub(super) fault: Option<(Aim, u64, Fault)>,
+}
+
+/// What a fault is meant for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Aim {
+    /// Forces of files and directories.
+    Force,
+    /// Whatever is done with the new file of a segment that is packed, up to the rename: after that nobody knows which has the name (P10).
+    Packing,
 }
 
 /// Looks at the machine whenever the power may fail.
@@ -108,8 +118,10 @@ impl Machine {
                 self.ops += 1;
             }
             let fault = self.fault_of(&effect);
+            // Nobody relies on a byte of it.
+            let is_packing = self.ready && self.is_of_packing(&effect);
             let result = self.disk.execute(id, fault);
-            if result.is_err() && matches!(effect, Effect::Force { .. } | Effect::ForceDir { .. }) {
+            if result.is_err() && !is_packing && matches!(effect, Effect::Force { .. } | Effect::ForceDir { .. }) {
                 ledger.a_force_failed();
             }
             self.events.push_back(Event::Completed { id, result });
@@ -146,21 +158,40 @@ impl Machine {
     }
 
     fn fault_of(&mut self, effect: &Effect) -> Option<Fault> {
-        let (left, fault) = self.fault.as_mut()?;
+        let (aim, left, fault) = self.fault?;
         let is_dir = matches!(effect, Effect::ForceDir { .. });
-        if !is_dir && !matches!(effect, Effect::Force { .. }) {
+        let is_meant = match aim {
+            Aim::Force => is_dir || matches!(effect, Effect::Force { .. }),
+            Aim::Packing => self.is_of_packing(effect),
+        };
+        if !is_meant {
             return None;
         }
-        if *left > 0 {
-            *left -= 1;
+        if left > 0 {
+            self.fault = Some((aim, left - 1, fault));
             return None;
         }
-        let fault = *fault;
         self.fault = None;
+        let takes_space = matches!(effect, Effect::Create { .. } | Effect::Write { .. });
         match fault {
             // A directory has no page cache to be left in one state or another.
-            Fault::Force(_) if is_dir => Some(Fault::Error(plimsoll_core::effect::IoErrorKind::Other)),
+            Fault::Force(_) if is_dir => Some(Fault::Error(IoErrorKind::Other)),
+            Fault::Error(IoErrorKind::NoSpace) | Fault::Partial { .. } if !takes_space => {
+                Some(Fault::Error(IoErrorKind::Other))
+            }
             fault => Some(fault),
+        }
+    }
+
+    /// Whether a running broker does this with the new file of a segment.
+    fn is_of_packing(&self, effect: &Effect) -> bool {
+        let is_new = |path: &str| path.ends_with(&format!("{}{}", layout::LOG_SUFFIX, layout::TMP));
+        match effect {
+            Effect::Create { path, .. } => is_new(path),
+            Effect::Write { file, .. } | Effect::Force { file } => {
+                self.disk.path_of(*file).is_some_and(|path| is_new(&path))
+            }
+            _ => false,
         }
     }
 

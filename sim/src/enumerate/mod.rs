@@ -20,26 +20,29 @@
 //! - Where a bit rots after the crash: the start is refused and changes nothing, or nothing promised is missing (P7).
 //! - What was published with an id is repeated, and stands once (P16).
 //! - What a client was told to be gone never comes back, what a policy keeps stays, what was refused is nowhere (P11, P12).
+//! - In a work queue what was confirmed never comes again, what was not is handed out or is a dead letter, once, and counts are never too
+//!   high; a queue is deleted as a whole, and packing takes only what all queues are done with (P15, P12).
 //! - The broker takes another message, and a repeated ACK is answered from what will survive (P3, P5).
 
 mod ledger;
 mod machine;
+mod queue;
 mod workload;
 
 pub use ledger::Broken;
 pub use workload::{WORKLOADS, Workload};
 
 use crate::disk::{CrashStates, Enumerator, Fault, Options, Replay, SimDisk, StateHash, Vandal};
-use ledger::{Ledger, View};
-use machine::{Blind, Machine, Observer, changes_something, in_words};
+use ledger::{LETTERS, Ledger, View};
+use machine::{Aim, Blind, Machine, Observer, changes_something, in_words};
 use plimsoll_core::config::Config;
-use plimsoll_core::effect::{EffectId, HaltKind};
+use plimsoll_core::effect::{EffectId, HaltKind, IoErrorKind};
 use plimsoll_core::settings::Setting;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use workload::Step;
+use workload::{Fails, Step};
 
 /// How the exhaustive mode is run.
 #[derive(Clone, Debug)]
@@ -331,7 +334,8 @@ impl<'a> Search<'a> {
         let refuses = self.config.topic_defaults.get(Setting::CapacityBytes).is_some()
             && self.config.topic_defaults.get(Setting::OnFull) == Some(0);
         let may_refuse = refuses || self.config.total_capacity_bytes > 0;
-        let mut ledger = Ledger::new(workload.keeps, workload.groups, may_refuse);
+        let deliveries_max = self.config.topic_defaults.get(Setting::MaxDeliveries);
+        let mut ledger = Ledger::new(workload, may_refuse, deliveries_max);
         if workload.beside.is_some() {
             ledger = ledger.with_beside();
         }
@@ -340,18 +344,27 @@ impl<'a> Search<'a> {
             machine.run(&mut ledger, &mut Blind, usize::MAX)?;
             self.steps(before, &mut machine, &mut ledger, &mut Blind)?;
         }
-        if !workload.forces_fail {
-            if run > 0 {
-                return Ok(false);
+        let (aim, ways) = match workload.fails {
+            Fails::Nothing => {
+                if run > 0 {
+                    return Ok(false);
+                }
+                let before = machine.ops;
+                self.steps(workload.steps, &mut machine, &mut ledger, observer)?;
+                self.count_ops(0, machine.ops - before);
+                return Ok(true);
             }
-            let before = machine.ops;
-            self.steps(workload.steps, &mut machine, &mut ledger, observer)?;
-            self.count_ops(0, machine.ops - before);
-            return Ok(true);
-        }
-        let ways = workload.profile.failed_force;
+            Fails::Forces => {
+                let ways = workload.profile.failed_force.iter().map(|way| Fault::Force(*way)).collect();
+                (Aim::Force, ways)
+            }
+            Fails::Packing => {
+                let half = Fault::Partial { kind: IoErrorKind::NoSpace, bytes: 100 };
+                (Aim::Packing, vec![Fault::Error(IoErrorKind::NoSpace), Fault::Error(IoErrorKind::Other), half])
+            }
+        };
         let before = machine.ops;
-        machine.fault = Some(((run / ways.len()) as u64, Fault::Force(ways[run % ways.len()])));
+        machine.fault = Some((aim, (run / ways.len()) as u64, ways[run % ways.len()]));
         self.steps(workload.steps, &mut machine, &mut ledger, &mut AfterFault(observer))?;
         self.count_ops(0, machine.ops - before);
         Ok(machine.fault.is_none())
@@ -479,6 +492,7 @@ impl<'a> Search<'a> {
         }
         let mut ask_of = |client: usize, topic: &str, machine: &mut Machine, ledger: &mut Ledger, requests: &str| {
             let with_topic = |line: &str| match line.split_once(' ') {
+                _ if line == LETTERS => format!("{line}\n"),
                 // It says by itself where it goes.
                 Some(("ID", _)) => format!("{line}\n"),
                 Some((verb, rest)) => format!("{verb} @{topic} {rest}\n"),
@@ -510,9 +524,19 @@ impl<'a> Search<'a> {
         }
         ask(machine, ledger, "STATUS\n")?;
         ledger.check_view(groups)?;
+        let queues: String =
+            self.workload.queues.iter().map(|queue| format!("RESERVE {queue} 1000 0 1000000\n")).collect();
+        // Who dies of it is buried before anybody looks.
+        let mut shown: String = self.workload.queues.iter().map(|queue| format!("PENDING {queue}\n")).collect();
+        if ledger.has_letters() {
+            shown.push_str(&format!("{LETTERS}\n"));
+        }
+        ask(machine, ledger, &queues)?;
+        ask(machine, ledger, &shown)?;
+        ledger.check_queues()?;
         if self.config.index_stride_bytes < self.config.segment_bytes {
             // Each from the middle, so that what sidecars say is used.
-            for offset in 1..ledger.view().log.len() {
+            for offset in ledger.view().start + 1..ledger.view().end {
                 ask(machine, ledger, &format!("READ {offset} 1\n"))?;
             }
         }
@@ -527,6 +551,11 @@ impl<'a> Search<'a> {
                 ask(machine, ledger, &format!("ACK {group} 0\n"))?;
             }
         }
+        for queue in self.workload.queues {
+            if let Some(offset) = ledger.first_held(queue) {
+                ask(machine, ledger, &format!("CONFIRM {queue} {offset}\n"))?;
+            }
+        }
         // Whatever became of it: what has an id is stored once (P16).
         let repeated = ledger.repeated();
         ask(machine, ledger, &repeated)?;
@@ -535,21 +564,26 @@ impl<'a> Search<'a> {
         if ledger.has_refused(&message) {
             // A purge makes room.
             let message = format!("after-purge-{depth}");
-            ask(machine, ledger, &format!("PURGE {}\n", view.end()))?;
+            ask(machine, ledger, &format!("PURGE {}\n", view.end))?;
             ask(machine, ledger, &format!("PUB DURABLE {message}\n"))?;
             if ledger.has_refused(&message) {
                 return Err(Broken::new("P12", "everything was purged, and there is no room for a message"));
             }
         }
         ask(machine, ledger, "READ 0 1000\nSTATUS\n")?;
-        if let Some(topic) = beside {
+        if let Some(beside) = beside {
             for requests in [&format!("PUB DURABLE n-restart-{depth}\n"), "READ 0 1000\nSTATUS\n"] {
-                ask_of(workload::BESIDE, topic, machine, ledger, requests)?;
+                ask_of(workload::BESIDE, beside, machine, ledger, requests)?;
             }
             // What it may have taken from the other one.
-            ask_of(0, self.workload.topic, machine, ledger, "READ 0 1000\nSTATUS\n")?;
+            ask_of(0, topic, machine, ledger, "READ 0 1000\nSTATUS\n")?;
         }
         ledger.check_view(&[])?;
+        // The message is handed out, and nothing else.
+        ask_of(0, topic, machine, ledger, &queues)?;
+        ledger.look_at_queues_again();
+        ask_of(0, topic, machine, ledger, &shown)?;
+        ledger.check_queues()?;
         Ok(view)
     }
 

@@ -3,7 +3,7 @@
 //! A workload whose states are too many fails instead of being sampled, so each is as small as its story allows. Sizes
 //! are chosen so that frames cross sectors, and segments roll, where they should.
 
-use crate::disk::{POSIX, POSIX_TORN, Profile};
+use crate::disk::{BTRFS, POSIX, POSIX_TORN, Profile};
 use plimsoll_core::config::Config;
 use plimsoll_core::settings::Setting;
 
@@ -41,6 +41,17 @@ pub(super) enum Keeps {
     Last(u64),
 }
 
+/// What fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fails {
+    /// Nothing.
+    Nothing,
+    /// A force.
+    Forces,
+    /// Something that is done with the new file of a segment that is packed.
+    Packing,
+}
+
 /// A session of clients with a broker, and the disk that it happens on.
 #[derive(Debug)]
 pub struct Workload {
@@ -57,6 +68,10 @@ pub struct Workload {
     pub(super) before: Option<&'static [Step]>,
     pub(super) steps: &'static [Step],
     pub(super) groups: &'static [&'static str],
+    /// Its work queues, other names than those of groups.
+    pub(super) queues: &'static [&'static str],
+    /// Whether segments are packed.
+    pub(super) packs: bool,
     /// The topic that is read back and written to after a crash.
     pub(super) topic: &'static str,
     /// Another one, which is read back and written to as well and keeps everything. Its client, and nobody else's, is [`BESIDE`].
@@ -64,8 +79,8 @@ pub struct Workload {
     pub(super) keeps: Keeps,
     /// How far apart the wall clock finds the beginnings of two processes that follow each other.
     pub(super) restart_ms: i64,
-    /// Each force in turn fails, in each way of the profile.
-    pub(super) forces_fail: bool,
+    /// What fails in turn, in each way.
+    pub(super) fails: Fails,
     /// After each crash with nothing under way each byte on the disk rots in turn.
     pub(super) rots: bool,
 }
@@ -83,11 +98,13 @@ const PLAIN: Workload = Workload {
     before: Some(&[Send(0, "PUB DURABLE m0\n"), Quiet]),
     steps: &[],
     groups: &[],
+    queues: &[],
+    packs: false,
     topic: "default",
     beside: None,
     keeps: Keeps::All,
     restart_ms: 60_000,
-    forces_fail: false,
+    fails: Fails::Nothing,
     rots: false,
 };
 
@@ -155,6 +172,25 @@ fn full_together() -> Config {
     Config { total_capacity_bytes: 1140, ..tiny() }
 }
 
+/// A message dies when it was delivered once.
+fn deadly() -> Config {
+    let mut config = roomy();
+    config.topic_defaults.set(Setting::MaxDeliveries, Some(1));
+    config
+}
+
+/// A journal begins a new segment with nearly every operation.
+fn rotating() -> Config {
+    Config { journal_bytes: 512, ..roomy() }
+}
+
+/// Packed as soon as half of a segment is confirmed.
+fn packing() -> Config {
+    let mut config = Config { journal_bytes: 4096, index_stride_bytes: 1, ..consumed() };
+    config.topic_defaults.set(Setting::PackBelow, Some(60));
+    config
+}
+
 fn padded() -> Config {
     Config { pad_forces: 512, ..roomy() }
 }
@@ -166,8 +202,24 @@ const CHANGES: &[Step] = &[
     Quiet,
 ];
 
+/// Four operations in a journal.
+const AGAIN: &str = "ABORT q 1\nRESERVE q 1 0 1000\nABORT q 1\nRESERVE q 1 0 1000\nABORT q 1\nRESERVE q 1 0 1000\nABORT q 1\nRESERVE q 1 0 1000\n";
+
+/// Three messages in a closed segment and one behind it, all reserved by one consumer.
+const STUCK: &[Step] = &[
+    Send(0, "PUB DURABLE m0*140\nPUB DURABLE m1*140\nPUB DURABLE m2*140\nPUB DURABLE m3*140\n"),
+    Quiet,
+    Send(1, "RESERVE q 4 0 1000000\n"),
+    Quiet,
+    Ms(20),
+    Quiet,
+];
+
+/// The second of them is stuck for a while.
+const PACKED: &[Step] = &[Send(1, "CONFIRM q 0 2\n"), Quiet, Ms(1_500), Quiet, Send(1, "CONFIRM q 1\n"), Quiet];
+
 /// All of them, in the order in which they are run.
-pub static WORKLOADS: [Workload; 27] = [
+pub static WORKLOADS: [Workload; 34] = [
     Workload {
         name: "levels",
         about: "publish at mixed levels with group commit, readers at the line",
@@ -300,7 +352,7 @@ pub static WORKLOADS: [Workload; 27] = [
         name: "settings-failed-force",
         about: "the same, and each force fails once, in each way",
         steps: CHANGES,
-        forces_fail: true,
+        fails: Fails::Forces,
         ..PLAIN
     },
     Workload {
@@ -402,7 +454,7 @@ pub static WORKLOADS: [Workload; 27] = [
         sector_bytes: 4096,
         before: Some(&[Send(0, "PUB DURABLE m0*300\nPUB DURABLE m1*300\n"), Quiet, Send(0, "PURGE 1\n"), Effects(1)]),
         steps: &[Restart, Quiet, Restart, Quiet],
-        forces_fail: true,
+        fails: Fails::Forces,
         ..PLAIN
     },
     Workload {
@@ -536,6 +588,134 @@ pub static WORKLOADS: [Workload; 27] = [
         ..PLAIN
     },
     Workload {
+        name: "queue",
+        about: "a work queue with two consumers: reserved, given back, confirmed, confirmed by another, run out",
+        config: roomy,
+        before: Some(&[Send(0, "PUB DURABLE m0\nPUB DURABLE m1\n"), Quiet, Send(1, "RESERVE q 1 0 100\n"), Quiet]),
+        steps: &[
+            Send(2, "RESERVE q 1 0 100\n"),
+            Effects(1),
+            Send(1, "CONFIRM q 0\n"),
+            Send(2, "CONFIRM q 0\n"),
+            Effects(2),
+            Send(0, "PUB WRITTEN w1\n"),
+            Send(2, "RESERVE q 2 100 100\n"),
+            Quiet,
+            Ms(150),
+            Quiet,
+            Send(1, "RESERVE q 1 0 100\nABORT q 1 1000\n"),
+            Quiet,
+        ],
+        queues: &["q"],
+        ..PLAIN
+    },
+    Workload {
+        name: "journal",
+        about: "a journal that begins anew with a checkpoint, again and again, and its older segments go",
+        config: rotating,
+        sector_bytes: 4096,
+        before: Some(&[
+            Send(0, "PUB DURABLE m0\nPUB DURABLE m1\nPUB DURABLE m2\n"),
+            Quiet,
+            Send(1, "RESERVE q 2 0 1000\nCONFIRM q 0\n"),
+            Send(1, AGAIN),
+            Send(1, AGAIN),
+            Quiet,
+        ]),
+        steps: &[
+            Send(1, "ABORT q 1\nRESERVE q 1 0 1000\n"),
+            Effects(3),
+            Send(2, "RESERVE q 1 0 1000\nCONFIRM q 2\n"),
+            Quiet,
+        ],
+        queues: &["q"],
+        ..PLAIN
+    },
+    Workload {
+        name: "dead-letters",
+        about: "a message that was delivered once goes to the dead letters, forced there before it is confirmed here",
+        config: deadly,
+        sector_bytes: 4096,
+        before: Some(&[
+            Send(0, "CREATE @default.dead\nPUB DURABLE m0\nPUB DURABLE m1\n"),
+            Quiet,
+            Send(1, "RESERVE q 1 0 1000\n"),
+            Quiet,
+            Ms(20),
+            Quiet,
+        ]),
+        steps: &[Send(1, "ABORT q 0\n"), Quiet, Send(2, "RESERVE q 1 0 1000\nCONFIRM q 1\n"), Quiet],
+        queues: &["q"],
+        ..PLAIN
+    },
+    Workload {
+        name: "queue-delete",
+        about: "a work queue is made, deleted, and made again",
+        config: roomy,
+        sector_bytes: 4096,
+        before: Some(&[
+            Send(0, "PUB DURABLE m0\nPUB DURABLE m1\nPUB DURABLE m2\n"),
+            Quiet,
+            Send(1, "RESERVE q 2 0 1000\nCONFIRM q 0 1\n"),
+            Quiet,
+            Ms(20),
+            Quiet,
+        ]),
+        steps: &[Send(2, "DELETE @default q\n"), Quiet, Send(1, "RESERVE q 1 0 1000\nCONFIRM q 0\n"), Quiet],
+        queues: &["q"],
+        ..PLAIN
+    },
+    Workload {
+        name: "packing",
+        about: "a segment of which most is confirmed is written anew, and goes when its last message is confirmed",
+        sector_bytes: 4096,
+        config: packing,
+        before: Some(STUCK),
+        steps: PACKED,
+        queues: &["q"],
+        packs: true,
+        keeps: Keeps::Unconsumed,
+        ..PLAIN
+    },
+    Workload {
+        name: "packing-btrfs",
+        about: "the same where a removal or a rename may survive what came before it, and an old file may come back",
+        profile: &BTRFS,
+        sector_bytes: 4096,
+        config: packing,
+        before: Some(STUCK),
+        steps: PACKED,
+        queues: &["q"],
+        packs: true,
+        keeps: Keeps::Unconsumed,
+        ..PLAIN
+    },
+    Workload {
+        name: "packing-fails",
+        about: "each step of a packing fails in turn, with and without room on the disk; it is tried again",
+        depth: 1,
+        sector_bytes: 4096,
+        config: packing,
+        before: Some(STUCK),
+        steps: &[
+            Send(1, "CONFIRM q 0 2\n"),
+            Quiet,
+            Ms(1_500),
+            Quiet,
+            Send(0, "PUB DURABLE d1\n"),
+            Quiet,
+            Ms(31_000),
+            Quiet,
+            Send(0, "PUB DURABLE d2\n"),
+            Quiet,
+        ],
+        queues: &["q"],
+        packs: true,
+        keeps: Keeps::Unconsumed,
+        fails: Fails::Packing,
+        ..PLAIN
+    },
+    Workload {
         name: "first-start",
         about: "an empty directory becomes a data directory",
         sector_bytes: 4096,
@@ -558,7 +738,7 @@ pub static WORKLOADS: [Workload; 27] = [
             Quiet,
         ],
         groups: &["g"],
-        forces_fail: true,
+        fails: Fails::Forces,
         ..PLAIN
     },
     Workload {

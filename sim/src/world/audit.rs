@@ -187,7 +187,9 @@ impl World {
                 continue;
             }
             tasks.push_back(Task::ReadOn { topic: topic.clone(), offset: 0 });
-            for which in [Stamp::Middle, Stamp::AfterMiddle, Stamp::Newest, Stamp::AfterAll] {
+            // To seek makes a group.
+            let stamps = [Stamp::Middle, Stamp::AfterMiddle, Stamp::Newest, Stamp::AfterAll];
+            for which in stamps.into_iter().filter(|_| !self.plan.packs) {
                 tasks.push_back(Task::SeekTime { topic: topic.clone(), which });
             }
             tasks.push_back(Task::Publish { topic: topic.clone(), tries: 0 });

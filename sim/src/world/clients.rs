@@ -203,8 +203,10 @@ impl World {
             BATCH => self.plan.batches,
             WITH_ID | REPEAT => !self.plan.producers.is_empty(),
             "purges" => self.plan.purges,
-            DELETE | ANEW | DELETE_GROUP => self.plan.deletes,
+            DELETE_GROUP => self.plan.deletes && !self.plan.groups.is_empty(),
+            DELETE | ANEW => self.plan.deletes,
             action if of_queues(action) => !self.plan.queues.is_empty(),
+            action if of_groups(action) => !self.plan.groups.is_empty(),
             _ => true,
         };
         let weight = |(action, weights): &(&str, [u32; 4])| if exists(action) { weights[role] } else { 0 };
@@ -775,7 +777,10 @@ impl World {
 
     fn group(&mut self, what: &str) -> String {
         let groups = self.plan.groups.clone();
-        groups[self.one_of(what, "group", groups.len(), &|picked| groups[picked].clone())].clone()
+        // A tape that was made smaller may ask for one in a world without groups.
+        let words = |picked: usize| groups[picked].clone();
+        let picked = if groups.is_empty() { 0 } else { self.one_of(what, "group", groups.len(), &words) };
+        groups.get(picked).cloned().unwrap_or("g0".to_owned())
     }
 
     fn queue(&mut self, what: &str) -> String {
@@ -883,6 +888,11 @@ impl World {
             self.in_this_life(self.now_ns, Todo::ResetNow(connection));
         }
     }
+}
+
+/// Whether an action makes a group: not in worlds that have none.
+fn of_groups(action: &str) -> bool {
+    ["fetches", "fetches and waits", "seeks"].contains(&action) || action.starts_with("acknowledges ")
 }
 
 /// Whether an action is about work queues: only in worlds that have them.

@@ -247,6 +247,9 @@ impl World {
         {
             self.rolling.remove(topic);
             self.retaining.remove(topic);
+            if self.packing.remove(topic) {
+                self.checker.another_file_stands(topic.trim_start_matches("topics/"));
+            }
         }
         let mut halts = false;
         // What becomes of a sidecar has no consequence, but where all of a topic is to go.
@@ -255,6 +258,7 @@ impl World {
         if let Err(error) = &result
             && !self.halting
             && !of_sidecar
+            && !self.is_given_up(effect)
             && !Mutation::is_besides(id)
         {
             halts = self.checker.failed(effect, error);
@@ -262,6 +266,16 @@ impl World {
         let result = self.mutation.told(effect, result);
         self.tell(Event::Completed { id, result })?;
         if halts { Ok(self.checker.must_have_halted()?) } else { Ok(()) }
+    }
+
+    /// What becomes of the new file of a segment that is packed has no consequence, until it has the old one's name.
+    fn is_given_up(&self, effect: &Effect) -> bool {
+        let path = match effect {
+            Effect::Create { path, .. } => Some(path),
+            Effect::Write { file, .. } | Effect::Force { file } => self.files.get(file),
+            _ => None,
+        };
+        path.is_some_and(|path| self.is_of_packing(path))
     }
 
     /// The process may be killed here, and the power may go.
@@ -364,6 +378,7 @@ impl World {
         self.chain_is_interrupted(end == End::PowerLost);
         self.rolling.clear();
         self.retaining.clear();
+        self.packing.clear();
         self.gone_back.clear();
         self.removed_bytes = 0;
         self.was_ready |= self.checker.is_ready();
