@@ -173,3 +173,22 @@ fn p16_the_start_may_move_while_a_segment_is_packed() {
         steps += 1;
     }
 }
+
+/// The start is on its way further than what is packed: what was stored for that stays stored (P16).
+#[test]
+fn p16_packing_forgets_nobody_whose_messages_the_start_takes() {
+    let (mut h, c) = confirmed_but(&[3, 50], 100);
+    h.advance_ms(990);
+    h.hold(|effect, path| is_slot_write(effect, path) && path.starts_with("topics/default/watermark"));
+    h.send(c, b"CONFIRM q 3\n");
+    h.advance_ms(1_000);
+    h.release();
+    h.advance_ms(100);
+    assert!(status(&mut h, c, "start") > 25);
+    h.kill_and_restart(small());
+    let c = h.connect();
+    for offset in [2, 25] {
+        let again = format!("PUBN DURABLE 1 id=7:{offset}\nx\n");
+        assert_eq!(h.ask(c, again.as_bytes()), format!("OK {offset} DURABLE\n"));
+    }
+}

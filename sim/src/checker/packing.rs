@@ -22,8 +22,10 @@ impl Checker {
         let bounds = self.queue_bounds(topic);
         let start_max = self.model.log(topic).start_max;
         let known = self.model.log(topic).packed.clone();
-        let new: Vec<u64> =
-            removed.into_iter().filter(|offset| *offset >= start_max && !known.contains(offset)).collect();
+        let (new, gone): (Vec<u64>, Vec<u64>) =
+            removed.into_iter().filter(|offset| !known.contains(offset)).partition(|offset| *offset >= start_max);
+        // What retention takes anyway.
+        self.model.log(topic).packed.extend(gone);
         if let Some(first) = new.first()
             && policy.bound(Setting::PackBelow).is_none()
         {
