@@ -249,6 +249,24 @@ fn a_bench_verifies_and_leaves_nothing_behind() {
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the directory was left behind");
 
+    let (code, out, error) = run(&["--queue", "--consumers", "3", "--in-flight", "2,1"]);
+    assert_eq!(code, 0, "{error}");
+    let cases: Vec<serde_json::Value> = serde_json::from_str(&out).unwrap();
+    let seen: Vec<_> = cases.iter().map(|case| (&case["consumers"], &case["in_flight"], &case["messages"])).collect();
+    assert_eq!(seen, [(&3.into(), &2.into(), &40.into()), (&3.into(), &1.into(), &40.into())]);
+    for name in ["messages_per_second", "p50_us", "p99_us", "p999_us", "forces_per_confirm"] {
+        assert!(cases.iter().all(|case| case[name].as_f64().unwrap() > 0.0), "{name} in {out}");
+    }
+    for (what, counted) in [("--retention", "removed"), ("--packing", "packed")] {
+        let (code, out, error) = run(&[what]);
+        assert_eq!(code, 0, "{error}");
+        let object: serde_json::Value = serde_json::from_str(&out).unwrap();
+        let cases = object["cases"].as_array().unwrap();
+        assert!(cases.len() == 2 && object["p999_ratio"].as_f64().unwrap() > 0.0, "{out}");
+        assert!(cases.iter().all(|case| case["messages"] == 40 && case[counted].is_u64()), "{out}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the directory was left behind");
+
     // Interrupted, it cleans up just the same.
     let mut child = Command::new(PLIMSOLL)
         .args(["bench", "--seconds", "60", "--level", "durable", "--data", parent])

@@ -1,7 +1,8 @@
 //! A started broker is held against what clients were told before power failed.
 
 use crate::broker::Broker;
-use crate::history::{Committed, Expected, Must};
+use crate::history::{Committed, Expected, Must, Work};
+use crate::load::{LEASE_MS, WORKERS};
 use plimsoll::client::{Client, Delivered, Error, Options, Outcome, Publication};
 use plimsoll_core::protocol::Level;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,13 +38,19 @@ impl std::fmt::Display for Broken {
     }
 }
 
-/// By topic, all its messages in order: what a broker has shown must stay.
-pub type Shown = BTreeMap<String, Vec<String>>;
+/// What a broker has shown or answered, and what must stay so.
+#[derive(Default)]
+pub struct Shown {
+    /// By topic, all its messages in order.
+    pub messages: BTreeMap<String, Vec<String>>,
+    /// By topic, what its work queue has done.
+    pub work: BTreeMap<String, Work>,
+}
 
 /// Reads all that a broker has, and lets it go on a little.
 ///
 /// # Errors
-/// The first promise that is broken: P1, P2, P4, P5 or P6.
+/// The first promise that is broken: P1, P2, P4, P5, P6 or P15.
 pub fn audit(broker: &Broker, expected: &Expected) -> Result<Shown, Broken> {
     for line in broker.lines.iter().filter(|line| line.starts_with("RECOVERY ")) {
         if !line.contains(" status=OK ") && !line.contains(" status=TRUNCATED_TAIL ") {
@@ -54,7 +61,7 @@ pub fn audit(broker: &Broker, expected: &Expected) -> Result<Shown, Broken> {
     let mut client = Client::connect(&broker.address, Options::default()).map_err(io)?;
     let topics: BTreeSet<String> = client.topics().map_err(io)?.into_iter().collect();
     let nothing = (BTreeSet::new(), BTreeMap::new());
-    let mut shown = Shown::new();
+    let mut shown = Shown::default();
     for topic in topics.iter().chain(&expected.topics).collect::<BTreeSet<_>>() {
         let safe = expected.safe.get(topic).unwrap_or(&nothing.1);
         if !topics.contains(topic) {
@@ -76,12 +83,16 @@ pub fn audit(broker: &Broker, expected: &Expected) -> Result<Shown, Broken> {
         if (status.start, status.durable, status.next) != (0, end, end) {
             return Err(Broken::Other(format!("P2: {end} messages of {topic} can be read, and it says {status:?}")));
         }
-        shown.insert(topic.clone(), found);
+        shown.messages.insert(topic.clone(), found);
     }
     for committed in &expected.committed {
-        progress(&mut client, committed, shown.get(&committed.topic).map_or(&[], |found| found))?;
+        progress(&mut client, committed, shown.messages.get(&committed.topic).map_or(&[], |found| found))?;
     }
-    for (topic, found) in &mut shown {
+    for (topic, found) in &shown.messages {
+        let done = expected.work.get(topic).cloned().unwrap_or_default();
+        shown.work.insert(topic.clone(), work(&mut client, topic, done, found)?);
+    }
+    for (topic, found) in &mut shown.messages {
         let value = format!("{topic}-after-{}", found.len());
         match client.publish(Some(topic), Level::Durable, &Publication::new(value.as_bytes())).map_err(io)? {
             Outcome::Stored { offset, level: Level::Durable } if offset == found.len() as u64 => found.push(value),
@@ -164,4 +175,44 @@ fn progress(client: &mut Client, of: &Committed, found: &[String]) -> Result<(),
         }
     }
     Ok(())
+}
+
+/// P15: what is confirmed does not come again, and all else comes. Confirms half of it.
+fn work(client: &mut Client, topic: &str, done: Work, found: &[String]) -> Result<Work, Broken> {
+    let io = |error: Error| Broken::Other(format!("P15: {WORKERS} of {topic}: {error}"));
+    let mut handed_out = BTreeSet::new();
+    loop {
+        let batch = client.reserve(Some(topic), WORKERS, 10_000, 0, LEASE_MS, false).map_err(io)?;
+        if batch.is_empty() {
+            break;
+        }
+        for delivered in batch.iter() {
+            match delivered {
+                Delivered::Message(message)
+                    if found.get(message.offset as usize).is_some_and(|v| v.as_bytes() == message.value)
+                        && handed_out.insert(message.offset) => {}
+                other => {
+                    let what = format!("{WORKERS} of {topic} is handed out what is not there, or has it already");
+                    return Err(Broken::Other(format!("P15: {what}: {other:?}")));
+                }
+            }
+        }
+    }
+    // Some were given back with a delay and are not due.
+    let pending: BTreeSet<u64> =
+        client.pending(Some(topic), WORKERS, 0, u64::MAX).map_err(io)?.iter().map(|message| message.offset).collect();
+    if let Some(again) = pending.intersection(&done.confirmed).next() {
+        return Err(Broken::Other(format!("P15: offset {again} of {topic} was confirmed, and {WORKERS} has it again")));
+    }
+    let is_done = |offset: &u64| done.confirmed.contains(offset) || done.asked.contains(offset);
+    if let Some(missing) = (0..found.len() as u64).find(|offset| !pending.contains(offset) && !is_done(offset)) {
+        let what = format!("offset {missing} of {topic} was never confirmed, and {WORKERS} does not get it");
+        return Err(Broken::Other(format!("P15: {what}")));
+    }
+    let half: Vec<u64> = handed_out.into_iter().step_by(2).collect();
+    if !half.is_empty() {
+        client.confirm(Some(topic), WORKERS, &half).map_err(io)?;
+    }
+    let confirmed = (0..found.len() as u64).filter(|offset| !pending.contains(offset)).chain(half).collect();
+    Ok(Work { confirmed, asked: BTreeSet::new() })
 }

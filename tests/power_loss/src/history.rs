@@ -17,6 +17,23 @@ pub struct History {
     pub safe: Vec<Safe>,
     /// What was done to the progress of each group, one after the other.
     pub progress: BTreeMap<(String, String), Vec<Step>>,
+    /// What was handed out by the work queue of a topic, with when it was asked for.
+    pub handed_out: Vec<(usize, String, u64)>,
+    /// What was confirmed in it.
+    pub confirmed: Vec<Confirmed>,
+}
+
+/// A CONFIRM.
+#[derive(Clone)]
+pub struct Confirmed {
+    /// When it was asked for.
+    pub asked: usize,
+    /// In the work queue of which topic.
+    pub topic: String,
+    /// Which messages.
+    pub offsets: Vec<u64>,
+    /// When it was answered, if it was.
+    pub answered: Option<usize>,
 }
 
 /// A message that must stay.
@@ -54,6 +71,31 @@ impl History {
         for (group, steps) in other.progress {
             self.progress.entry(group).or_default().extend(steps);
         }
+        self.handed_out.extend(other.handed_out);
+        self.confirmed.extend(other.confirmed);
+    }
+
+    /// P15 without any power loss: nothing was handed out to who asked when its confirmation had been answered.
+    ///
+    /// # Errors
+    /// Says what was.
+    pub fn nothing_comes_again(&self) -> Result<(), String> {
+        let mut first_answered: BTreeMap<(&str, u64), usize> = BTreeMap::new();
+        for Confirmed { topic, offsets, answered, .. } in &self.confirmed {
+            for (offset, answered) in offsets.iter().zip(answered.iter().cycle()) {
+                let first = first_answered.entry((topic, *offset)).or_insert(*answered);
+                *first = (*first).min(*answered);
+            }
+        }
+        let again = self.handed_out.iter().find(|(asked, topic, offset)| {
+            first_answered.get(&(&topic[..], *offset)).is_some_and(|answered| answered < asked)
+        });
+        match again {
+            None => Ok(()),
+            Some((_, topic, offset)) => {
+                Err(format!("P15: offset {offset} of {topic} was confirmed, and handed out again"))
+            }
+        }
     }
 
     /// What an image must hold that a power loss may leave at any moment from `first` to `last`.
@@ -83,6 +125,14 @@ impl History {
             let allowed = &allowed(steps, first) & &allowed(steps, last);
             expected.committed.push(Committed { topic: topic.clone(), group: group.clone(), allowed });
         }
+        for Confirmed { asked, topic, offsets, answered } in &self.confirmed {
+            let work = expected.work.entry(topic.clone()).or_default();
+            if answered.is_some_and(|answered| answered <= last) {
+                work.confirmed.extend(offsets);
+            } else if *asked <= first {
+                work.asked.extend(offsets);
+            }
+        }
         Ok(expected)
     }
 }
@@ -106,6 +156,17 @@ pub struct Expected {
     pub safe: BTreeMap<String, BTreeMap<u64, Must>>,
     /// What the groups may have committed.
     pub committed: Vec<Committed>,
+    /// By topic, what its work queue has done.
+    pub work: BTreeMap<String, Work>,
+}
+
+/// What a work queue has done. All else is to be handed out.
+#[derive(Clone, Default, Serialize, Deserialize)]
+pub struct Work {
+    /// Messages whose confirmation was answered.
+    pub confirmed: BTreeSet<u64>,
+    /// Messages whose confirmation was asked for: it may have been stored.
+    pub asked: BTreeSet<u64>,
 }
 
 /// A message that must be there.
@@ -131,6 +192,27 @@ pub struct Committed {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_confirmation_may_be_stored_when_it_was_asked_for_and_is_when_it_was_answered() {
+        let confirmed =
+            |asked, offset, answered| Confirmed { asked, topic: "t".into(), offsets: vec![offset], answered };
+        let mut history =
+            History { confirmed: vec![confirmed(1, 5, Some(3)), confirmed(4, 9, None)], ..History::default() };
+        let at = |first, last| {
+            let work = history.expected(first, last).unwrap().work.remove("t").unwrap();
+            (Vec::from_iter(work.confirmed), Vec::from_iter(work.asked))
+        };
+        assert_eq!(at(0, 0), (vec![], vec![]));
+        assert_eq!(at(1, 2), (vec![], vec![5]));
+        assert_eq!(at(1, 3), (vec![5], vec![]));
+        assert_eq!(at(4, 4), (vec![5], vec![9]));
+
+        history.handed_out = vec![(3, "t".into(), 5), (7, "t".into(), 9), (7, "u".into(), 5)];
+        assert_eq!(history.nothing_comes_again(), Ok(()));
+        history.handed_out.push((4, "t".into(), 5));
+        assert!(history.nothing_comes_again().is_err());
+    }
 
     #[test]
     fn progress_is_what_was_answered_last_or_asked_for_since() {

@@ -40,6 +40,8 @@ pub struct Summary {
     pub flushes: usize,
     /// Messages that were answered DURABLE in the recording.
     pub durable: usize,
+    /// Messages whose confirmation in a work queue was answered in the recording.
+    pub confirmed: usize,
     /// Images whose recovery was killed, once or more.
     pub killed: usize,
     /// Images whose recovery lost power, and that were looked at once more.
@@ -77,8 +79,8 @@ impl fmt::Display for Summary {
         )?;
         write!(
             f,
-            " unmountable={unmountable} otherwise={otherwise} flushes={} durable={}",
-            self.flushes, self.durable
+            " unmountable={unmountable} otherwise={otherwise} flushes={} durable={} confirmed={}",
+            self.flushes, self.durable, self.confirmed
         )?;
         write!(f, " killedInRecovery={} powerLostInRecovery={}", self.killed, self.lost_again)?;
         write!(f, " powerLostAfterReading={} elapsed={:.0?}", self.lost_later, self.elapsed)
@@ -113,12 +115,14 @@ impl Rig {
         let begun = Instant::now();
         let recording = self.record(work, scale)?;
         let plan = plan(&recording.log, recording.from, scale.images, scale.seed);
+        let confirmed = recording.history.confirmed.iter().filter(|confirmed| confirmed.answered.is_some());
         let mut summary = Summary {
             file_system: self.disk.file_system(),
             images: plan.images,
             distinct: plan.distinct.len(),
             flushes: recording.log.events.iter().filter(|event| **event == crate::store::Event::Flushed).count(),
             durable: recording.history.safe.iter().filter(|safe| safe.acknowledged).count(),
+            confirmed: confirmed.map(|confirmed| confirmed.offsets.len()).sum(),
             killed: 0,
             lost_again: 0,
             lost_later: 0,
@@ -271,9 +275,12 @@ struct ShownAt {
     shown: Shown,
 }
 
-/// P1, P4: what the broker has shown, or answered DURABLE, after one power loss is there after the next.
+/// P1, P4, P15: what the broker has shown, or answered DURABLE or CONFIRMED, after one power loss is so after the next.
 fn shown_stays(mut expected: Expected, shown: Shown) -> Expected {
-    for (topic, values) in shown {
+    for (topic, work) in shown.work {
+        expected.work.insert(topic, work);
+    }
+    for (topic, values) in shown.messages {
         expected.sent.entry(topic.clone()).or_default().extend(values.iter().cloned());
         let must = values.into_iter().map(|value| Must { value, acknowledged: true });
         expected.safe.entry(topic).or_default().extend((0..).zip(must));

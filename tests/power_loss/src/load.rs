@@ -2,7 +2,7 @@
 
 use crate::broker::{Broker, Program};
 use crate::device::Disk;
-use crate::history::{History, Safe, Step};
+use crate::history::{Confirmed, History, Safe, Step};
 use crate::store::{BlockStore, Log};
 use plimsoll::client::{Client, Delivered, Options, Outcome, Publication};
 use plimsoll_core::protocol::{Level, SeekTo};
@@ -24,15 +24,23 @@ pub const SETTINGS: &[&str] = &[
     "20ms",
     "--max-payload",
     "4096",
+    "--journal-bytes",
+    "1024",
+    "--max-reserved",
+    "100000",
 ];
 /// Who reads, in every topic.
 pub const GROUP: &str = "readers";
+/// Who shares the messages of a topic.
+pub const WORKERS: &str = "workers";
+/// Longer than any run.
+pub const LEASE_MS: u64 = 3_600_000;
 const IN_FLIGHT: usize = 8;
 
 /// What a session of a broker does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// Publishing at all levels, consuming, acknowledging, seeking, making topics.
+    /// Publishing at all levels, consuming, acknowledging, seeking, making topics; in work queues reserving, confirming, giving back.
     Everything,
     /// Publishing DURABLE alone, so that all that is asked of the disk is forces and rolls.
     DurablePublishes,
@@ -93,6 +101,10 @@ pub fn record(
                 if work == Work::Everything {
                     let seed = draws.next_u64();
                     threads.push(scope.spawn(move || worker.consume(topic, seed)));
+                    for _ in 0..2 {
+                        let seed = draws.next_u64();
+                        threads.push(scope.spawn(move || worker.work(topic, seed)));
+                    }
                 }
             }
             while worker.answered.load(Ordering::Relaxed) < replies {
@@ -115,6 +127,7 @@ pub fn record(
         }
     }
     store.set_overtaking(false);
+    history.nothing_comes_again()?;
     Ok(Recording { log: store.log(), history, from })
 }
 
@@ -233,5 +246,55 @@ impl Worker<'_> {
         }
         history.progress.insert((topic.to_owned(), GROUP.to_owned()), steps);
         history
+    }
+
+    /// Takes messages of the work queue, confirms some of them, gives some back and keeps some until the connection is lost, now and then on
+    /// purpose; until the broker is gone or all is over.
+    fn work(&self, topic: &str, seed: u64) -> History {
+        let mut history = History::default();
+        let mut draws = Seeded::new(seed, 0);
+        while !self.over.load(Ordering::Relaxed) {
+            let Some(mut client) = self.connect() else { break };
+            // Each round one message more may be kept.
+            while !self.over.load(Ordering::Relaxed) && !draws.chance(1, 16) {
+                if self.work_once(topic, &mut client, &mut draws, &mut history).is_none() {
+                    break;
+                }
+            }
+            if client.loss().is_some() {
+                break;
+            }
+        }
+        history
+    }
+
+    /// `None` when the connection is lost.
+    fn work_once(&self, topic: &str, client: &mut Client, draws: &mut Seeded, history: &mut History) -> Option<()> {
+        let asked = self.store.position();
+        let batch = client.reserve(Some(topic), WORKERS, 1 + draws.below(8), 20, LEASE_MS, false).ok()?;
+        let (mut done, mut given_back) = (Vec::new(), Vec::new());
+        for delivered in batch.iter() {
+            let Delivered::Message(message) = delivered else { panic!("{delivered:?}") };
+            let (position, offset) = (self.store.position(), message.offset);
+            let value = String::from_utf8(message.value.to_vec()).expect("what was sent is text");
+            history.safe.push(Safe { position, topic: topic.to_owned(), offset, value, acknowledged: false });
+            history.handed_out.push((asked, topic.to_owned(), offset));
+            match draws.below(8) {
+                0 => {}
+                1 | 2 => given_back.push(offset),
+                _ => done.push(offset),
+            }
+        }
+        for offset in given_back {
+            client.abort(Some(topic), WORKERS, offset, draws.below(2) * 5).ok()?;
+        }
+        if !done.is_empty() {
+            let asked = self.store.position();
+            let answer = client.confirm(Some(topic), WORKERS, &done);
+            let answered = answer.is_ok().then(|| self.store.position());
+            history.confirmed.push(Confirmed { asked, topic: topic.to_owned(), offsets: done, answered });
+            answer.ok()?;
+        }
+        Some(())
     }
 }

@@ -32,7 +32,7 @@ impl Line {
     }
 }
 
-/// P1 to P9.
+/// P1 to P9, P15.
 #[test]
 fn no_power_loss_breaks_a_promise() {
     let (code, lines) = run("images --images 80 --sessions 3 --replies 60", &FILE_SYSTEMS);
@@ -42,6 +42,7 @@ fn no_power_loss_breaks_a_promise() {
         }
         assert!(line.number("images") == 80 && line.number("distinct") >= 40, "{}", line.0);
         assert!(line.number("durable") >= 30 && line.number("flushes") >= 100, "{}", line.0);
+        assert!(line.number("confirmed") >= 20, "{}", line.0);
         for some in ["killedInRecovery", "powerLostInRecovery", "powerLostAfterReading"] {
             assert!(line.number(some) > 0, "{}", line.0);
         }
