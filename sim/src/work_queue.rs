@@ -65,6 +65,8 @@ struct Claim {
     until_min: u64,
     /// … and not after.
     until_max: u64,
+    /// When its EXTEND was answered: what was looked at before is told of the lease that it had then.
+    extended_ns: u64,
     /// It may be over, and nobody knows.
     doubtful: bool,
 }
@@ -603,7 +605,14 @@ impl WorkQueue {
         // One that was taken away before it was told of is nobody's.
         let was_stolen = item.stolen_ns >= open.asked_ns;
         let doubtful = !certain || !claims.is_empty() || item.confirmed_ns.is_some() || was_stolen;
-        claims.push(Claim { connection: to, told_ns: now_ns, until_min, until_max: now_ns + lease_ns, doubtful });
+        claims.push(Claim {
+            connection: to,
+            told_ns: now_ns,
+            until_min,
+            until_max: now_ns + lease_ns,
+            extended_ns: 0,
+            doubtful,
+        });
         let item = self.item(offset);
         (item.claims, item.past) = (claims, past);
         item.answers = answers + 1;
@@ -689,6 +698,7 @@ impl WorkQueue {
         let mut own: Vec<&mut Claim> =
             self.item(offset).claims.iter_mut().filter(|claim| claim.is_of(connection)).collect();
         let (min, max) = (open.asked_ns + lease_ns, now_ns + lease_ns);
+        own.iter_mut().for_each(|claim| claim.extended_ns = now_ns);
         match &mut own[..] {
             [claim] => (claim.until_min, claim.until_max) = (min, max),
             several => several.iter_mut().for_each(|claim| {
@@ -780,10 +790,9 @@ impl WorkQueue {
                 return broken("P15", words("that it is pending, and its confirmation was answered"));
             }
         }
-        let held = item
-            .into_iter()
-            .flat_map(|item| &item.claims)
-            .find(|claim| claim.told_ns < open.asked_ns && !self.may_be_over(offset, claim, now_ns));
+        let held = item.into_iter().flat_map(|item| &item.claims).find(|claim| {
+            claim.told_ns.max(claim.extended_ns) < open.asked_ns && !self.may_be_over(offset, claim, now_ns)
+        });
         match (reserved, held) {
             (Some((connection, left_ms)), Some(claim)) => {
                 let min = claim.until_min.saturating_sub(now_ns) / 1_000_000;

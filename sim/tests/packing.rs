@@ -173,3 +173,65 @@ fn p16_the_start_may_move_while_a_segment_is_packed() {
         steps += 1;
     }
 }
+
+/// The start is on its way further than what is packed: what was stored for that stays stored (P16).
+#[test]
+fn p16_packing_forgets_nobody_whose_messages_the_start_takes() {
+    let (mut h, c) = confirmed_but(&[3, 50], 100);
+    h.advance_ms(990);
+    h.hold(|effect, path| is_slot_write(effect, path) && path.starts_with("topics/default/watermark"));
+    h.send(c, b"CONFIRM q 3\n");
+    h.advance_ms(1_000);
+    h.release();
+    h.advance_ms(100);
+    assert!(status(&mut h, c, "start") > 25);
+    h.kill_and_restart(small());
+    let c = h.connect();
+    for offset in [2, 25] {
+        let again = format!("PUBN DURABLE 1 id=7:{offset}\nx\n");
+        assert_eq!(h.ask(c, again.as_bytes()), format!("OK {offset} DURABLE\n"));
+    }
+}
+
+/// A batch stays as long as one of its messages does: it is no reason to write its segment anew again and again.
+#[test]
+fn a_segment_that_can_get_no_smaller_is_packed_once() {
+    let mut h = started(small());
+    let c = h.connect();
+    h.ask(c, b"ALTER @default retain-consumed=yes\n");
+    let mut batch = format!("PUBB DURABLE 30 {}\n", 30 * 14).into_bytes();
+    for value in 0..30 {
+        batch.extend_from_slice(&10u32.to_be_bytes());
+        batch.extend_from_slice(format!("value{value:05}").as_bytes());
+    }
+    batch.push(b'\n');
+    assert_eq!(h.ask(c, &batch), "OK 0 DURABLE 30\n");
+    for value in 0..60 {
+        h.ask(c, format!("PUB DURABLE value{value:05}\n").as_bytes());
+    }
+    h.ask(c, b"RESERVE q 90 0 10000000\n");
+    let done: String = (1..90).map(|offset| format!(" {offset}")).collect();
+    h.ask(c, format!("CONFIRM q{done}\n").as_bytes());
+    h.advance_ms(2_000);
+    let packed = status(&mut h, c, "packed");
+    h.advance_ms(60_000);
+    assert!(packed > 0);
+    assert_eq!(status(&mut h, c, "packed"), packed);
+}
+
+/// A queue begins with what is there, also with what was about to be packed away.
+#[test]
+fn p15_a_queue_that_is_made_meanwhile_loses_nothing() {
+    let (mut h, c) = confirmed_but(&[3], 100);
+    h.hold(|effect, path| matches!(effect, Effect::Force { .. }) && path.ends_with(".log.tmp"));
+    h.advance_ms(1_000);
+    assert_eq!(h.held(), 1);
+    h.send(c, b"RESERVE new 2 0 100\n");
+    h.release();
+    h.advance_ms(0);
+    assert_eq!(h.replies(c), "MSG 0 value000\nMSG 1 value001\nEND 2\n");
+    // Nobody has confirmed them for good.
+    h.advance_ms(60_000);
+    assert_eq!(status(&mut h, c, "packed"), 0);
+    assert_eq!(h.ask(c, b"RESERVE new 2 0 100\n"), "MSG 0 value000\nMSG 1 value001\nEND 2\n");
+}

@@ -7,6 +7,7 @@ use super::{Broker, Ended, Phase, Timer};
 use crate::effect::FieldValue;
 use crate::group::share::after_ms;
 use crate::io::TopicId;
+use crate::log::Topic;
 use crate::log::pack::{self, Packed};
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -68,7 +69,7 @@ impl Broker {
             .map(|topic| topic.id)
             .collect();
         for id in due {
-            if self.topics[id.0].borrow().packing.retry_ns > now_ns {
+            if self.topics[id.0].borrow().packing.retry_ns > now_ns || self.makes_queue_of(id) {
                 self.arm_packing(id);
                 continue;
             }
@@ -79,7 +80,10 @@ impl Broker {
                         self.want_durable(*journal, last);
                     }
                 }
-                self.topics[id.0].borrow_mut().packing.segment = Some(chosen.base);
+                {
+                    let packing = &mut self.topics[id.0].borrow_mut().packing;
+                    (packing.segment, packing.cancelled) = (Some(chosen.base), false);
+                }
                 self.packing = Packing::Chosen(chosen);
                 return self.begin_packing();
             }
@@ -119,7 +123,8 @@ impl Broker {
         }
         let Packing::Chosen(chosen) = mem::replace(&mut self.packing, Packing::Running) else { return };
         let Chosen { topic: id, base, live, .. } = chosen;
-        let Some(topic) = self.topics.get(id).filter(|topic| topic.borrow().packs_below().is_some()).cloned() else {
+        let is_wanted = |topic: &Topic| topic.packs_below().is_some() && !topic.packing.cancelled;
+        let Some(topic) = self.topics.get(id).filter(|topic| is_wanted(&topic.borrow())).cloned() else {
             return self.packed(id, base, Packed::GivenUp);
         };
         self.spawn(|io| {
@@ -136,15 +141,18 @@ impl Broker {
         if let Some(topic) = self.topics.get(id).cloned() {
             topic.borrow_mut().packing.segment = None;
             match packed {
-                Packed::Done { file, end, index, removed } => {
-                    let old = pack::replace(&mut topic.borrow_mut(), base, file, end, index, removed);
+                Packed::Done { file, end, index, removed, live } => {
+                    let old = pack::replace(&mut topic.borrow_mut(), base, live, (file, end, index, removed));
                     let old: Vec<_> = old.into_iter().collect();
                     old.iter().for_each(|old| topic.borrow().indexes.forget(*old));
                     self.let_go_of(&old);
                     // There may be another one.
                     topic.borrow_mut().packing.due = true;
                 }
-                Packed::GivenUp => {}
+                Packed::GivenUp => {
+                    let packing = &mut topic.borrow_mut().packing;
+                    packing.due |= packing.cancelled;
+                }
                 // Also for want of room: that of the new file was given back, and whoever publishes may go on.
                 Packed::Failed(error) => {
                     let mut topic = topic.borrow_mut();

@@ -180,6 +180,8 @@ impl Broker {
             return Ok(());
         }
         self.room_for_group(&topic.borrow())?;
+        // It begins with what is there, and what is being packed is still there.
+        topic.borrow_mut().packing.cancelled = true;
         self.creating.insert(key.clone(), Vec::from([connection]));
         let toml = start::new_topic(&self.io, &self.config, &key, Settings::NONE);
         let (config, indexes, group) = (self.config.clone(), self.indexes.clone(), String::from(group));
@@ -193,6 +195,12 @@ impl Broker {
             })
         });
         Ok(())
+    }
+
+    /// Whether a work queue of the topic is being made.
+    pub(super) fn makes_queue_of(&self, topic: TopicId) -> bool {
+        let topic = self.topics[topic.0].borrow();
+        self.creating.keys().any(|key| key.strip_prefix(&topic.name).is_some_and(|rest| rest.starts_with('/')))
     }
 
     pub(super) fn queue_created(

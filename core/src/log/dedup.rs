@@ -60,7 +60,8 @@ impl Window {
 pub(crate) async fn before_start_moves(io: &Io, topic: &Rc<RefCell<Topic>>, end: u64) -> Result<(), Trouble> {
     let (dir, file) = {
         let topic = topic.borrow();
-        let end = end.max(topic.packed_below());
+        // The start may be on its way already to where the last file has reached.
+        let end = end.max(topic.packed_below()).max(topic.retention.prepared());
         let age_ms_max = topic.policy.bound(Setting::DedupMs);
         (topic.dir.clone(), topic.dedup.encode_below(end, &topic.toml.log_id, io.now().wall_ms, age_ms_max))
     };

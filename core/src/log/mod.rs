@@ -78,6 +78,8 @@ pub(crate) struct Segment {
     pub(crate) index: Index,
     /// Offsets that stand in it as runs.
     pub(crate) removed: u64,
+    /// How many of its messages were not confirmed when it was packed; `None`: it was not since the start.
+    pub(crate) kept: Option<u64>,
 }
 
 impl Segment {
@@ -467,6 +469,7 @@ impl Topic {
             end: 0,
             index: self.indexes.new_index(),
             removed: 0,
+            kept: None,
         });
         self.space = Space::default();
         self.retention.due = true;

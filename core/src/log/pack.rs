@@ -37,7 +37,7 @@ pub(crate) struct Packing {
     pub(crate) due: bool,
     /// The segment that is being packed: retention leaves it where it is.
     pub(crate) segment: Option<u64>,
-    /// The broker stops, or the topic goes: it is given up.
+    /// The broker stops, the topic goes, or there comes a queue that has not seen what is to go: it is given up.
     pub(crate) cancelled: bool,
     /// Not before this moment, after a failure.
     pub(crate) retry_ns: u64,
@@ -53,7 +53,7 @@ pub(crate) struct Packing {
 #[derive(Debug)]
 pub(crate) enum Packed {
     /// The new file has the name.
-    Done { file: FileId, end: u64, index: Index, removed: u64 },
+    Done { file: FileId, end: u64, index: Index, removed: u64, live: u64 },
     /// There was no reason any more.
     GivenUp,
     /// The old file stands as it was, and nothing is left of the new one.
@@ -86,7 +86,9 @@ impl Topic {
             let pending = live.range(offsets.start..offsets.end.min(next).max(offsets.start)).count() as u64;
             let live = pending + offsets.end.saturating_sub(offsets.start.max(next));
             let there = offsets.end - offsets.start - segment.removed;
-            live < there && live * 100 < there * below
+            // A batch stays as long as one of its messages does, however often it is written anew.
+            let is_new = segment.kept.is_none_or(|kept| live * 2 <= kept && live < kept);
+            live < there && live * 100 < there * below && is_new
         });
         found.map(|(segment, _)| segment.base)
     }
@@ -147,7 +149,7 @@ pub(crate) async fn pack(io: Io, topic: Rc<RefCell<Topic>>, base: u64, live: BTr
         failed => failed,
     };
     match renamed {
-        Ok(()) => Packed::Done { file, end, index, removed },
+        Ok(()) => Packed::Done { file, end, index, removed, live: live.len() as u64 },
         Err(error) => Packed::Halt(error),
     }
 }
@@ -271,17 +273,15 @@ const RUN_BYTES: u64 = (record::OVERHEAD_BYTES + 8) as u64;
 pub(crate) fn replace(
     topic: &mut Topic,
     base: u64,
-    file: FileId,
-    end: u64,
-    index: Index,
-    removed: u64,
+    live: u64,
+    (file, end, index, removed): (FileId, u64, Index, u64),
 ) -> Option<FileId> {
     let segment = topic.segments.iter_mut().find(|segment| segment.base == base)?;
     topic.packing.packed += 1;
     topic.packing.saved_bytes += segment.end.saturating_sub(end);
     topic.retention.due = true;
     let before = core::mem::replace(&mut segment.end, end);
-    (segment.index, segment.removed) = (index, removed);
+    (segment.index, segment.removed, segment.kept) = (index, removed, Some(live));
     let old = core::mem::replace(&mut segment.file, file);
     topic.resize(end, before);
     Some(old)

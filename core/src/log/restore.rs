@@ -113,6 +113,7 @@ pub(crate) async fn restore(
             end: segment.end,
             index: segment.index,
             removed: segment.removed,
+            kept: None,
         });
     }
     topic.resize(topic.segments.iter().map(|segment| segment.end).sum(), 0);

@@ -91,6 +91,11 @@ impl Retention {
         }
     }
 
+    /// Up to here everything is stored that has to be before the start may move there.
+    pub(crate) fn prepared(&self) -> u64 {
+        self.prepared
+    }
+
     /// The files are gone.
     pub(crate) fn remove_ended(&mut self) {
         self.removing = false;

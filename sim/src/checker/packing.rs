@@ -22,8 +22,9 @@ impl Checker {
         let bounds = self.queue_bounds(topic);
         let start_max = self.model.log(topic).start_max;
         let known = self.model.log(topic).packed.clone();
-        let new: Vec<u64> =
-            removed.into_iter().filter(|offset| *offset >= start_max && !known.contains(offset)).collect();
+        // What was asked to go anyway is gone as well, and a reader may be told so.
+        let is_new = |offset: &&u64| **offset >= start_max && !known.contains(*offset);
+        let new: Vec<u64> = removed.iter().filter(is_new).copied().collect();
         if let Some(first) = new.first()
             && policy.bound(Setting::PackBelow).is_none()
         {
@@ -47,8 +48,8 @@ impl Checker {
                 );
             }
         }
-        self.model.log(topic).packed.extend(&new);
-        self.packed_for_queues(topic, &new);
+        self.model.log(topic).packed.extend(&removed);
+        self.packed_for_queues(topic, &removed);
         Ok(())
     }
 

@@ -553,11 +553,12 @@ impl Checker {
         self.queues.letters.get(topic).and_then(|letters| letters.keys().last()).map_or(0, |last| last + 1)
     }
 
-    /// Up to where the topic's queues are done with everything, at most; `None`: it has none (P12).
-    pub(crate) fn queues_are_done_up_to(&self, topic: &str) -> Option<u64> {
+    /// Up to where those of the topic's queues that are there are done with everything, at most; `None`: there are none (P12).
+    pub(crate) fn queues_are_done_up_to(&self, topic: &str, there: &[String]) -> Option<u64> {
         let bounds = self.queue_bounds(topic);
         let (start, end) = self.model.logs.get(topic).map_or((0, 0), |log| (log.start_max, log.firm_end));
-        let of_topic = self.queues.all.iter().filter(|((of, _), queue)| of == topic && queue.may_exist);
+        let of_topic =
+            self.queues.all.iter().filter(|((of, name), queue)| of == topic && queue.may_exist && there.contains(name));
         let done = of_topic
             .map(|(_, queue)| (start..end).find(|offset| !queue.may_be_done(*offset, &bounds)).unwrap_or(u64::MAX));
         done.min()

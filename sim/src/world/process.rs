@@ -174,15 +174,17 @@ impl World {
             let text = self.disk.cached_file(&format!("{}/{name}", layout::groups(dir)), 0, 100).unwrap_or_default();
             plimsoll_core::group::offset_file::parse_offset(&text).unwrap_or(0)
         });
-        let done = self.checker.queues_are_done_up_to(dir.trim_start_matches("topics/"));
+        let there = self.disk.cached_names(&layout::queues(dir)).unwrap_or_default();
+        let done = self.checker.queues_are_done_up_to(dir.trim_start_matches("topics/"), &there);
         committed.chain(done).min()
     }
 
-    /// A group may be sought back behind what is on its way to go.
+    /// A group may be sought back behind what is on its way to go, and a work queue be made there.
     fn may_go_back(&mut self, effect: &Effect) {
         let Effect::Rename { to, .. } = effect else { return };
-        if let Some((dir, name)) = to.split_once("/groups/")
-            && layout::parse_group_offset(name).is_some()
+        let of_group = to.split_once("/groups/").filter(|(_, name)| layout::parse_group_offset(name).is_some());
+        let of_queue = to.split_once("/queues/").filter(|(_, name)| layout::is_group_name(name));
+        if let Some((dir, _)) = of_group.or(of_queue)
             && let Some(before) = self.consumed(dir)
         {
             let (highest, at_ns) = self.gone_back.get(dir).copied().unwrap_or_default();
