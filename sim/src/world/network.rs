@@ -34,6 +34,8 @@ pub(super) struct Conn {
     take_planned: bool,
     /// Something of what it was sent was a range of a file, which takes no memory.
     has_range: bool,
+    /// Of what it has not taken, something is a list of pending messages.
+    has_list: bool,
     sends: u32,
     takes_done: u32,
 }
@@ -66,6 +68,7 @@ impl World {
             takes: true,
             take_planned: false,
             has_range: false,
+            has_list: false,
             sends: 0,
             takes_done: 0,
         };
@@ -170,6 +173,8 @@ impl World {
         let Some(conn) = self.conns.get_mut(&connection) else { return Ok(()) };
         conn.unsent += bytes.len() as u64;
         conn.has_range |= !in_memory;
+        conn.has_list |= bytes.windows(8).any(|word| word == b"PENDING ");
+        let has_list = conn.has_list;
         let unsent = conn.unsent;
         let shown = shown(&bytes);
         let (who, has_range) = (conn.who(), conn.has_range);
@@ -179,7 +184,8 @@ impl World {
         let config = &self.plan.config;
         let message = u64::from(config.payload_bytes_max) + 300;
         let short_ones = 60 * (self.plan.window as u64 + 40);
-        let largest = (config.fetch_bytes_max + message).max(self.checker.pending_list_bytes());
+        let list = if has_list { self.checker.pending_list_bytes() } else { 0 };
+        let largest = (config.fetch_bytes_max + message).max(list);
         let bound = config.unsent_bytes_max + largest + short_ones;
         if unsent > bound && !has_range {
             return Err(crate::model::Broken {
@@ -243,6 +249,7 @@ impl World {
         };
         let Some(conn) = self.conns.get_mut(&connection) else { return Ok(()) };
         conn.unsent -= part;
+        conn.has_list &= conn.unsent > 0;
         conn.taken += part;
         let (taken, left, closing) = (conn.taken, conn.unsent, conn.closing);
         self.trace.note(self.now_ns, lane(owner), format_args!("takes {part} bytes"));
