@@ -55,6 +55,9 @@ impl LogView {
         let Some(log_id) = self.log_id(disk) else { return messages };
         let mut bases = self.bases(disk);
         bases.sort_unstable();
+        // A removal that no force has covered may leave some below the start, with a gap behind them.
+        let first = self.first(disk);
+        bases.retain(|base| Some(*base) >= first);
         let mut expected = bases.first().copied().unwrap_or(0);
         for base in bases {
             // What lies behind a gap is no log; what stands behind the beginning of the next segment is not this one's.
