@@ -122,8 +122,6 @@ pub enum Mutant {
     DropForceDirOfQueues,
     /// The new file of a segment that is packed is not forced before it has the old one's name.
     DropForceOfPacked,
-    /// The same force is answered before it is done.
-    AnswerForceOfPackedEarly,
     /// What is written to the new file of a segment that is packed is lost.
     DropWriteOfPacked,
     /// Files stay open until the process ends.
@@ -138,7 +136,7 @@ static OUTSIDE: AtomicU64 = AtomicU64::new(0);
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 49] = [
+    pub const ALL: [Mutant; 48] = [
         Mutant::DropForceOfSegment,
         Mutant::DropForceOfWatermark,
         Mutant::DropForceOfTmp,
@@ -180,7 +178,6 @@ impl Mutant {
         Mutant::DropWriteOfJournal,
         Mutant::DropForceDirOfQueues,
         Mutant::DropForceOfPacked,
-        Mutant::AnswerForceOfPackedEarly,
         Mutant::DropWriteOfPacked,
         Mutant::CutTheCopy,
         Mutant::ChangeInTheCopy,
@@ -440,7 +437,6 @@ impl Mutation {
                 keep_or(Fate::Lost, is_write && is_journal && self.seen.is_multiple_of(4))
             }
             Mutant::DropForceOfPacked => keep_or(Fate::Lost, is_force && is_packed),
-            Mutant::AnswerForceOfPackedEarly => keep_or(Fate::AnsweredEarly, is_force && is_packed),
             Mutant::DropWriteOfPacked => keep_or(Fate::Lost, is_write && is_packed),
             Mutant::AnswerWriteEarly => keep_or(Fate::AnsweredEarly, is_write && segment),
             Mutant::AnswerForceDirEarly => keep_or(Fate::AnsweredEarly, is_force_dir),
