@@ -437,6 +437,11 @@ impl Checker {
         Ok(())
     }
 
+    /// Whether there is a bound on the bytes of each topic, or of all together.
+    pub(crate) fn has_capacity(&self) -> bool {
+        self.limits.topic_defaults.get(Setting::CapacityBytes).is_some() || self.limits.total_capacity_bytes > 0
+    }
+
     /// Whether a line for the operator says that the start is refused.
     pub(crate) fn is_refusal(report: &Report) -> bool {
         report.name == "REFUSE_START" || report.to_string().contains("status=CORRUPT")
@@ -792,11 +797,7 @@ impl Checker {
                             | Ask::Alter(_)
                     )
             }
-            "OVER_CAPACITY" => {
-                let is_bounded = self.limits.topic_defaults.get(Setting::CapacityBytes).is_some()
-                    || self.limits.total_capacity_bytes > 0;
-                is_bounded && matches!(asked.ask, Ask::Publish(_))
-            }
+            "OVER_CAPACITY" => self.has_capacity() && matches!(asked.ask, Ask::Publish(_)),
             "QUEUE_FULL" => matches!(asked.ask, Ask::Publish(_)),
             "CORRUPT" => {
                 (self.life.read_failed || self.damaged)

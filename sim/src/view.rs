@@ -6,7 +6,7 @@
 use crate::disk::SimDisk;
 use plimsoll_core::log::topic_file::TopicToml;
 use plimsoll_core::log::watermark::{self, Watermark};
-use plimsoll_core::record::{self, Decoded, Kind, LogId, Salt};
+use plimsoll_core::record::{self, Decoded, Frame, Kind, LogId, Salt};
 use std::collections::{BTreeMap, BTreeSet};
 
 const READ_BYTES: u64 = 8 << 10;
@@ -18,6 +18,27 @@ pub(crate) enum Depth {
     Cache,
     /// What no power loss can take.
     Platter,
+}
+
+impl Depth {
+    /// At most so many bytes of a file. `None`: there is none of this name.
+    fn file(self, disk: &SimDisk, path: &str, position: u64, length: u64) -> Option<Vec<u8>> {
+        match self {
+            Depth::Cache => disk.cached_file(path, position, length),
+            Depth::Platter => disk.forced_file(path, position, length),
+        }
+    }
+}
+
+/// The frames that stand one behind the other, up to the first that is none, each with its position.
+fn frames(bytes: &[u8], salt: Salt) -> impl Iterator<Item = (usize, Frame<'_>)> {
+    let mut end = 0;
+    std::iter::from_fn(move || {
+        let Decoded::Frame(frame) = record::decode(&bytes[end..], salt) else { return None };
+        let position = end;
+        end += frame.size();
+        Some((position, frame))
+    })
 }
 
 /// A reading of one topic's log that goes on where it stopped.
@@ -68,13 +89,7 @@ impl LogView {
                 break;
             }
             expected = base;
-            let path = format!("{}/log/{base:020}.log", self.dir);
-            let bytes = match self.depth {
-                Depth::Cache => disk.cached_file(&path, 0, u64::from(u32::MAX)),
-                Depth::Platter => disk.forced_file(&path, 0, u64::from(u32::MAX)),
-            };
-            let (bytes, mut at) = (bytes.unwrap_or_default(), 0);
-            while let Decoded::Frame(frame) = record::decode(&bytes[at..], Salt::new(&log_id, base)) {
+            for (_, frame) in frames(&self.segment(disk, base), Salt::new(&log_id, base)) {
                 if frame.offset != expected {
                     break;
                 }
@@ -82,7 +97,6 @@ impl LogView {
                     messages.push((offset, message.value.to_vec()));
                 }
                 expected += frame.count;
-                at += frame.size();
             }
         }
         messages
@@ -91,28 +105,15 @@ impl LogView {
     /// The offsets in place of which a segment has a run that tells of their removal.
     pub(crate) fn removed(&mut self, disk: &SimDisk, base: u64) -> Vec<u64> {
         let Some(log_id) = self.log_id(disk) else { return Vec::new() };
-        let path = format!("{}/log/{base:020}.log", self.dir);
-        let bytes = disk.cached_file(&path, 0, u64::from(u32::MAX)).unwrap_or_default();
-        let (mut at, mut removed) = (0, Vec::new());
-        while let Decoded::Frame(frame) = record::decode(&bytes[at..], Salt::new(&log_id, base)) {
-            if frame.kind == Kind::RemovedRun {
-                removed.extend(frame.offset..frame.offset + frame.count);
-            }
-            at += frame.size();
-        }
-        removed
+        let bytes = self.segment(disk, base);
+        let runs = frames(&bytes, Salt::new(&log_id, base)).filter(|(_, frame)| frame.kind == Kind::RemovedRun);
+        runs.flat_map(|(_, frame)| frame.offset..frame.offset + frame.count).collect()
     }
 
     /// The latest timestamp of a segment's messages.
     pub(crate) fn newest_ms(&mut self, disk: &SimDisk, base: u64) -> Option<i64> {
         let salt = Salt::new(&self.log_id(disk)?, base);
-        let bytes = disk.cached_file(&format!("{}/log/{base:020}.log", self.dir), 0, u64::from(u32::MAX))?;
-        let (mut at, mut newest) = (0, None);
-        while let Decoded::Frame(frame) = record::decode(&bytes[at..], salt) {
-            newest = newest.max(frame.time_ms());
-            at += frame.size();
-        }
-        newest
+        frames(&self.segment(disk, base), salt).filter_map(|(_, frame)| frame.time_ms()).max()
     }
 
     /// A frame of the newest segment that a later one there proves to have been durable: the segment, and where the frame's payload
@@ -120,17 +121,12 @@ impl LogView {
     pub(crate) fn proved_frame(&mut self, disk: &SimDisk) -> Option<(String, u64)> {
         let newest = self.bases(disk).into_iter().max()?;
         let salt = Salt::new(&self.log_id(disk)?, newest);
-        let path = format!("{}/log/{newest:020}.log", self.dir);
-        let bytes = disk.cached_file(&path, 0, u64::from(u32::MAX))?;
-        let (mut at, mut frames, mut proved) = (0, Vec::new(), 0);
-        while let Decoded::Frame(frame) = record::decode(&bytes[at..], salt) {
-            proved = proved.max(frame.evidence().unwrap_or(0));
-            frames.push((at, frame.offset));
-            at += frame.size();
-        }
+        let bytes = self.segment(disk, newest);
+        let frames: Vec<_> = frames(&bytes, salt).collect();
+        let proved = frames.iter().filter_map(|(_, frame)| frame.evidence()).max()?;
         // What it proves is below itself, so it is a later frame that does.
-        let (position, _) = frames.into_iter().rfind(|(_, offset)| *offset < proved)?;
-        Some((path, (position + record::HEADER_BYTES) as u64))
+        let (position, _) = frames.into_iter().rfind(|(_, frame)| frame.offset < proved)?;
+        Some((plimsoll_core::layout::segment(&self.dir, newest), (position + record::HEADER_BYTES) as u64))
     }
 
     /// Reads one piece; says whether there was anything new.
@@ -150,11 +146,9 @@ impl LogView {
         let path = format!("{}/log/{base:020}.log", self.dir);
         let mut length = READ_BYTES;
         loop {
-            let bytes = match self.depth {
-                Depth::Cache => disk.cached_file(&path, self.position, length),
-                Depth::Platter => disk.forced_file(&path, self.position, length),
+            let Some(bytes) = self.depth.file(disk, &path, self.position, length) else {
+                return self.go_on_behind_what_was_removed(disk);
             };
-            let Some(bytes) = bytes else { return self.go_on_behind_what_was_removed(disk) };
             let (mut at, mut needed) = (0, 0);
             loop {
                 match record::decode(&bytes[at..], salt) {
@@ -207,13 +201,16 @@ impl LogView {
     /// Where the log begins: the segment that holds the recorded start. Whatever else is there below it is none of the log.
     pub(crate) fn first(&self, disk: &SimDisk) -> Option<u64> {
         let path = format!("{}/watermark", self.dir);
-        let slots = match self.depth {
-            Depth::Cache => disk.cached_file(&path, 0, watermark::FILE_BYTES as u64),
-            Depth::Platter => disk.forced_file(&path, 0, watermark::FILE_BYTES as u64),
-        };
+        let slots = self.depth.file(disk, &path, 0, watermark::FILE_BYTES as u64);
         let start = Watermark::read(&slots.unwrap_or_default()).current().map_or(0, |slot| slot.start);
         let bases = self.bases(disk);
         bases.iter().copied().filter(|base| *base <= start).max().or(bases.into_iter().min())
+    }
+
+    /// The bytes of a segment, none if it is not there.
+    fn segment(&self, disk: &SimDisk, base: u64) -> Vec<u8> {
+        let path = plimsoll_core::layout::segment(&self.dir, base);
+        self.depth.file(disk, &path, 0, u64::from(u32::MAX)).unwrap_or_default()
     }
 
     fn bases(&self, disk: &SimDisk) -> Vec<u64> {
@@ -230,11 +227,7 @@ impl LogView {
     pub(crate) fn log_id(&mut self, disk: &SimDisk) -> Option<LogId> {
         if self.log_id.is_none() {
             let path = plimsoll_core::layout::log_toml(&self.dir);
-            let bytes = match self.depth {
-                Depth::Cache => disk.cached_file(&path, 0, 4096),
-                Depth::Platter => disk.forced_file(&path, 0, 4096),
-            };
-            self.log_id = TopicToml::parse(&bytes?).ok().map(|toml| toml.log_id);
+            self.log_id = TopicToml::parse(&self.depth.file(disk, &path, 0, 4096)?).ok().map(|toml| toml.log_id);
         }
         self.log_id
     }
@@ -262,13 +255,7 @@ impl Journal {
             if base != expected {
                 break;
             }
-            let path = plimsoll_core::layout::segment(&view.dir, base);
-            let bytes = match depth {
-                Depth::Cache => disk.cached_file(&path, 0, u64::from(u32::MAX)),
-                Depth::Platter => disk.forced_file(&path, 0, u64::from(u32::MAX)),
-            };
-            let (bytes, mut at) = (bytes.unwrap_or_default(), 0);
-            while let Decoded::Frame(frame) = record::decode(&bytes[at..], Salt::new(&log_id, base)) {
+            for (_, frame) in frames(&view.segment(disk, base), Salt::new(&log_id, base)) {
                 if frame.offset != expected {
                     break;
                 }
@@ -276,7 +263,6 @@ impl Journal {
                     journal.apply(&frame.payload[record::PREFIX_BYTES..])?;
                 }
                 expected += frame.count;
-                at += frame.size();
             }
         }
         Some(journal)
@@ -342,13 +328,7 @@ pub(crate) fn letters(depth: Depth, topic: &str, disk: &SimDisk) -> Letters {
     let Some(log_id) = view.log_id(disk) else { return Letters::default() };
     let mut letters = Letters { start: view.first(disk).unwrap_or(0), all: BTreeSet::new() };
     for base in view.bases(disk) {
-        let path = plimsoll_core::layout::segment(&view.dir, base);
-        let bytes = match depth {
-            Depth::Cache => disk.cached_file(&path, 0, u64::from(u32::MAX)),
-            Depth::Platter => disk.forced_file(&path, 0, u64::from(u32::MAX)),
-        };
-        let (bytes, mut at) = (bytes.unwrap_or_default(), 0);
-        while let Decoded::Frame(frame) = record::decode(&bytes[at..], Salt::new(&log_id, base)) {
+        for (_, frame) in frames(&view.segment(disk, base), Salt::new(&log_id, base)) {
             for (_, message) in plimsoll_core::message::messages(&frame).into_iter().flatten() {
                 let told = |name: &str| {
                     let (_, value) = message.headers().find(|(header, _)| *header == name.as_bytes())?;
@@ -357,7 +337,6 @@ pub(crate) fn letters(depth: Depth, topic: &str, disk: &SimDisk) -> Letters {
                 let offset = told("dead-offset").and_then(|offset| offset.parse().ok());
                 letters.all.extend(told("dead-group").zip(offset));
             }
-            at += frame.size();
         }
     }
     letters

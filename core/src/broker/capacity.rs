@@ -46,8 +46,8 @@ impl Broker {
     fn drop_oldest_of_all(&mut self, bytes: u64) -> bool {
         // By age, the front of what would still be there of each topic, and its bytes.
         let mut fronts = BTreeMap::new();
-        let front = |id: TopicId, at: usize, topic: &Topic| {
-            topic.droppable(at).map(|segment| ((segment.newest_ms, id, at), segment.bytes))
+        let front = |topic: &Topic, at: usize| {
+            topic.droppable(at).map(|segment| ((segment.newest_ms, topic.id, at), segment.bytes))
         };
         let mut freed = 0;
         for topic in self.topics.of_messages() {
@@ -55,7 +55,7 @@ impl Broker {
             let (going, at) = topic.going();
             freed += going;
             if topic.drops_oldest(&self.io) {
-                fronts.extend(front(topic.id, at, &topic));
+                fronts.extend(front(&topic, at));
             }
         }
         let mut chosen = Vec::new();
@@ -63,7 +63,7 @@ impl Broker {
             let Some(((_, id, at), bytes)) = fronts.pop_first() else { return false };
             freed += bytes;
             chosen.push((id, at));
-            fronts.extend(front(id, at + 1, &self.topics[id.0].borrow()));
+            fronts.extend(front(&self.topics[id.0].borrow(), at + 1));
         }
         for (id, at) in chosen {
             self.topics[id.0].borrow_mut().drop_through(at);

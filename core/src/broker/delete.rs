@@ -6,6 +6,7 @@
 //! name, or a leftover that no start serves. A topic of the same name is not made before all of that is done, and has another log id.
 //! A work queue goes in the same way, by itself or with its topic.
 
+use super::queues::is_queue_of;
 use super::requests::no_topic;
 use super::{Broker, Ended, Phase};
 use crate::connection::{Connection, Slot};
@@ -122,10 +123,7 @@ impl Broker {
             in_no_task && is_settled && topic.groups.values().all(Group::is_settled)
         };
         // A topic goes after each of its queues that is on its way out by itself.
-        let has_queue = |name: &str| {
-            let mut others = self.deleting.keys();
-            others.any(|other| other.strip_prefix(name).is_some_and(|rest| rest.starts_with('/')))
-        };
+        let has_queue = |name: &str| self.deleting.keys().any(|other| is_queue_of(other, name));
         let is_ready = |name: &str, deletion: &Deletion| {
             let is_alone = deletion.group.is_some() || !has_queue(name);
             !deletion.begun && is_alone && self.logs_of(deletion.id).iter().all(|log| is_free(&self.topics[log.0]))

@@ -200,7 +200,7 @@ impl Broker {
     /// Whether a work queue of the topic is being made.
     pub(super) fn makes_queue_of(&self, topic: TopicId) -> bool {
         let topic = self.topics[topic.0].borrow();
-        self.creating.keys().any(|key| key.strip_prefix(&topic.name).is_some_and(|rest| rest.starts_with('/')))
+        self.creating.keys().any(|key| is_queue_of(key, &topic.name))
     }
 
     pub(super) fn queue_created(
@@ -817,6 +817,11 @@ fn deliveries_max(topic: &Topic) -> Option<u64> {
     let has_place =
         !layout::is_of_dead_letters(&topic.name) && layout::is_topic_name(&layout::dead_letters(&topic.name));
     topic.policy.bound(Setting::MaxDeliveries).filter(|_| has_place)
+}
+
+/// Whether this is what a work queue of the topic goes by while it is made or deleted.
+pub(super) fn is_queue_of(key: &str, topic: &str) -> bool {
+    key.strip_prefix(topic).is_some_and(|rest| rest.starts_with('/'))
 }
 
 fn wrong_kind(group: &str, is: &str, verbs: &str) -> RequestError {

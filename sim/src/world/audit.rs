@@ -7,7 +7,6 @@ use crate::model::{Attempt, broken};
 use crate::reply::Seen;
 use plimsoll_core::effect::ConnectionId;
 use plimsoll_core::layout;
-use plimsoll_core::settings::Setting;
 use std::collections::VecDeque;
 
 /// What comes after each round of reading.
@@ -356,10 +355,10 @@ impl World {
             (Some(Task::Drain { topic, queue, tries }), Seen::Error(code)) if code == "QUEUE_FULL" && tries < 60 => {
                 wait_ns = SECONDS;
                 self.audit.tasks.push_front(Task::Drain { topic: topic.clone(), queue, tries: tries + 1 });
-                let config = &self.plan.config;
-                let is_bounded =
-                    config.total_capacity_bytes > 0 || config.topic_defaults.get(Setting::CapacityBytes).is_some();
-                if is_bounded && tries % 8 == 7 && self.make_room(&topic, &layout::dead_letters(&topic)) {
+                if self.checker.has_capacity()
+                    && tries % 8 == 7
+                    && self.make_room(&topic, &layout::dead_letters(&topic))
+                {
                     return Ok(());
                 }
             }
