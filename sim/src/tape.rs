@@ -48,6 +48,12 @@ impl Rate {
     /// It never happens.
     pub const NEVER: Rate = Rate { times: 0, of: 1 };
 
+    /// The same where there are few occasions: packing takes few effects.
+    #[must_use]
+    pub fn at_a_rare_place(self) -> Rate {
+        Rate { of: self.of.div_ceil(8).max(self.times), ..self }
+    }
+
     /// Once in `n` times.
     pub const fn one_in(n: u32) -> Rate {
         Rate { times: 1, of: n }

@@ -169,11 +169,18 @@ impl Plan {
             plan.groups.clear();
             let defaults = &mut plan.config.topic_defaults;
             defaults.set(Setting::RetainConsumed, Some(1));
-            defaults.set(Setting::PackBelow, Some(number(d, "pack below percent", &[50, 90, 100])));
+            defaults.set(Setting::PackBelow, Some(number(d, "pack below percent", &[100, 100, 60])));
+            // What one queue has not seen is not packed away.
+            plan.queues.truncate(1);
             // Closed segments, somebody who confirms, and time for what comes a second after that.
             plan.config.segment_bytes = plan.config.segment_bytes.min(number(d, "packed segment bytes", &[1024, 512]));
             plan.clients.extend([Role::Consumer; 2]);
-            plan.pause_ns = plan.pause_ns.max(150_000_000);
+            plan.actions *= 3;
+            // A life is to last until something is packed.
+            for rate in [&mut plan.rates.kill, &mut plan.rates.power] {
+                rate.of *= 6;
+            }
+            plan.pause_ns = plan.pause_ns.max(300_000_000);
         }
         // The default topic can't be deleted.
         if plan.deletes && plan.topics.len() == 1 {

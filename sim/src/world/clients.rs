@@ -792,7 +792,8 @@ impl World {
     }
 
     fn lease(&mut self, what: &str) -> u64 {
-        let leases = [60_000, 1, 40, 1000];
+        // What is packed was confirmed by somebody, pauses or not.
+        let leases = if self.plan.packs { [60_000, 60_000, 60_000, 1000] } else { [60_000, 1, 40, 1000] };
         leases[self.one_of(what, "lease", leases.len(), &|picked| format!("{} ms", leases[picked]))]
     }
 

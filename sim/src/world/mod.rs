@@ -96,8 +96,11 @@ pub const PHASES: [&str; 9] = [
     "shutdown",
     "retention",
     "work queue",
-    "packing",
+    PACKING,
 ];
+
+/// A segment is being packed.
+const PACKING: &str = "packing";
 
 /// The kinds of effects on the disk: the first part of the keys of [`Stats::coverage`].
 pub const KINDS: [&str; 14] = [
@@ -781,10 +784,14 @@ impl World {
             _ => return None,
         };
         // Each kind of failure has a rate of its own; they are asked for together, so that an effect is one question.
-        let rate_of = |words: &str| match words {
-            words if words.starts_with("no space") => self.rates.no_space,
-            "too many files" => self.rates.too_many_files,
-            _ => concern_rates,
+        let is_packing = self.phase_of(effect) == PACKING;
+        let rate_of = |words: &str| {
+            let rate = match words {
+                words if words.starts_with("no space") => self.rates.no_space,
+                "too many files" => self.rates.too_many_files,
+                _ => concern_rates,
+            };
+            if is_packing { rate.at_a_rare_place() } else { rate }
         };
         let mut picked = 0;
         for class in ["no space", "too many files", ""] {
@@ -882,7 +889,7 @@ impl World {
         let names_packed = matches!(effect, Effect::ForceDir { .. })
             && path.strip_suffix("/log").is_some_and(|dir| self.packing.contains(dir));
         if self.is_of_packing(path) || names_packed {
-            return PHASES[8];
+            return PACKING;
         }
         // Nothing else is cut, also where retention has forced the directory meanwhile.
         if let Effect::Truncate { .. } = effect {

@@ -1,6 +1,6 @@
 //! The process: what the broker is told and what it says, how it dies and starts again.
 
-use super::{MICROS, MILLIS, Part, SECONDS, Step, Todo, Verdict, World};
+use super::{MICROS, MILLIS, PACKING, Part, SECONDS, Step, Todo, Verdict, World};
 use crate::checker::Checker;
 use crate::disk::SimDisk;
 use crate::model::End;
@@ -290,7 +290,10 @@ impl World {
             self.d.rarely(Concern::Crashes, Rate::NEVER, 3, when, &words)
         } else {
             // In thousandths.
-            let part = |rate: Rate| 100_000 * rate.times / rate.of;
+            let part = |rate: Rate| {
+                let rate = if self.phase == PACKING { rate.at_a_rare_place() } else { rate };
+                100_000 * rate.times / rate.of
+            };
             let (kill, power) = (part(self.rates.kill), part(self.rates.power));
             self.d.weighted(Concern::Crashes, &[100_000 - kill - power, power, kill], when, &words)
         };
