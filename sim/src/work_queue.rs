@@ -504,6 +504,7 @@ impl WorkQueue {
         let earliest = |offset: u64| match self.items.get(&offset) {
             Some(item) if item.answers > 0 => match &item.claims[..] {
                 [] => item.due.map_or(0, |(min, _)| min),
+                claims if claims.iter().any(|claim| claim.doubtful) => 0,
                 claims => claims.iter().map(|claim| claim.until_min).min().unwrap_or(0),
             },
             _ => now_ns,
