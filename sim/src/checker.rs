@@ -457,6 +457,7 @@ impl Checker {
             && error.kind != IoErrorKind::NotFound
         {
             self.life.read_failed = true;
+            self.queue_read_failed();
         }
         self.life.any_failed |= !matches!(error.kind, IoErrorKind::NotFound | IoErrorKind::Exists);
         let halts = must_halt(effect, error);

@@ -132,6 +132,8 @@ pub struct Topic {
     pub start_max: u64,
     /// Nothing has failed that excuses that a message is not handed out.
     pub is_well: bool,
+    /// A read failed, in whatever life: one that was never handed out may have been put back.
+    pub reads_failed: bool,
 }
 
 /// One work queue, as far as clients know it.
@@ -507,6 +509,7 @@ impl WorkQueue {
                 claims if claims.iter().any(|claim| claim.doubtful) => 0,
                 claims => claims.iter().map(|claim| claim.until_min).min().unwrap_or(0),
             },
+            _ if topic.reads_failed => 0,
             _ => now_ns,
         };
         let place = |offset: u64| messages.iter().position(|(other, _)| *other == offset);

@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 const MILLIS: u64 = 1_000_000;
 /// What an operation takes in a journal, but for the checkpoint and what a request with many offsets needs.
 const OPERATION_BYTES_MAX: u64 = 16 << 10;
+/// A message that can't be read is handed out no sooner than this, and a checkpoint may round it up.
+const HELD_BACK_NS: u64 = 1_001 * MILLIS;
 /// The most messages that a client lets `PENDING` tell of, and what telling of one takes.
 const PENDING_LINES_MAX: u64 = 1_000;
 const PENDING_LINE_BYTES: u64 = 110;
@@ -28,6 +30,8 @@ pub(super) struct Queues {
     letters: BTreeMap<String, BTreeMap<u64, (String, Letter)>>,
     /// Where the dead letters of a topic begin, as far as that was told.
     letters_start: BTreeMap<String, u64>,
+    /// When a read failed last, in whatever life.
+    read_failed_ns: Option<u64>,
 }
 
 /// What a request asks of which queue.
@@ -81,7 +85,19 @@ impl Checker {
     fn queue_topic(&self, topic: &str, firm_end: u64) -> Topic {
         let life = &self.life;
         let is_well = !(self.damaged || life.stopping || life.halted || life.read_failed || life.failure.is_some());
-        Topic { firm_end, start_max: self.model.logs.get(topic).map_or(0, |log| log.start_max), is_well }
+        let start_max = self.model.logs.get(topic).map_or(0, |log| log.start_max);
+        Topic { firm_end, start_max, is_well, reads_failed: self.queues.read_failed_ns.is_some() }
+    }
+
+    /// Whether a message that could not be read may have to wait, be it that the process has ended since: a checkpoint keeps its delay.
+    fn holds_back(&self, asked_ns: u64) -> bool {
+        let waits = |failed_ns: u64| asked_ns <= failed_ns + HELD_BACK_NS || self.producers.clock_set > 0;
+        self.queues.read_failed_ns.is_some_and(waits)
+    }
+
+    /// A read failed, or a file could not be opened.
+    pub(super) fn queue_read_failed(&mut self) {
+        self.queues.read_failed_ns = Some(self.producers.now_ns);
     }
 
     /// A request about queues is sent.
@@ -289,7 +305,7 @@ impl Checker {
         }
         let (mut known, bounds) = (self.queue_topic(topic, asked.firm_end), self.queue_bounds(topic));
         // What is gone may be all that there is room to tell of.
-        known.is_well &= delivery.gaps.is_empty();
+        known.is_well &= delivery.gaps.is_empty() && !self.holds_back(open.asked_ns);
         let now_ns = self.producers.now_ns;
         let name = name_of(topic, queue);
         if self.damaged {

@@ -888,7 +888,11 @@ impl World {
         };
         let names_packed = matches!(effect, Effect::ForceDir { .. })
             && path.strip_suffix("/log").is_some_and(|dir| self.packing.contains(dir));
-        if self.is_of_packing(path) || names_packed {
+        // What a segment was before: another file has its name.
+        let is_replaced = matches!(effect, Effect::CloseFile { .. })
+            && path.ends_with(layout::LOG_SUFFIX)
+            && self.files.values().filter(|name| *name == path).count() > 1;
+        if self.is_of_packing(path) || names_packed || is_replaced {
             return PACKING;
         }
         // Nothing else is cut, also where retention has forced the directory meanwhile.
