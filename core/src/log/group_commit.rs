@@ -124,9 +124,20 @@ impl RecentBatches {
     /// Keeps the bound.
     pub(crate) fn trim(&mut self) {
         while self.bytes > self.bytes_max {
-            let oldest = self.batches.pop_front().expect("bytes are counted");
-            self.bytes -= oldest.bytes.len() as u64;
+            self.forget_oldest();
         }
+    }
+
+    /// The files say something else of what lies below `end` than they did.
+    pub(crate) fn forget_below(&mut self, end: u64) {
+        while self.batches.front().is_some_and(|oldest| oldest.first < end) {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let oldest = self.batches.pop_front().expect("bytes are counted");
+        self.bytes -= oldest.bytes.len() as u64;
     }
 
     /// The batch that holds `offset`.

@@ -276,7 +276,11 @@ pub(crate) fn replace(
     live: u64,
     (file, end, index, removed): (FileId, u64, Index, u64),
 ) -> Option<FileId> {
-    let segment = topic.segments.iter_mut().find(|segment| segment.base == base)?;
+    let at = topic.segments.iter().position(|segment| segment.base == base)?;
+    // Crash story: the message that memory had. A queue that was made anew handed it out, and after a restart it was gone.
+    let behind = topic.segments.get(at + 1).map_or(u64::MAX, |next| next.base);
+    topic.commit.recent.forget_below(behind);
+    let segment = &mut topic.segments[at];
     topic.packing.packed += 1;
     topic.packing.saved_bytes += segment.end.saturating_sub(end);
     topic.retention.due = true;
