@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
@@ -466,7 +467,7 @@ fn a_lease_is_extended_shown_and_stolen() {
         .unwrap();
     let mut lines = BufReader::new(worker.stdout.take().unwrap()).lines().map_while(Result::ok);
     assert_eq!(lines.next().as_deref(), Some("begun"));
-    thread::sleep(std::time::Duration::from_millis(1500));
+    thread::sleep(Duration::from_millis(1500));
     let (code, out, _) = broker.run(&["queue", "pending", "q", "--json"]);
     let pending: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &pending[0]["state"], &pending[0]["deliveries"]), (0, &"reserved".into(), &1.into()), "{out}");
@@ -499,11 +500,79 @@ fn a_worker_finishes_what_it_has_begun() {
         for _ in 0..signals {
             let pid = rustix::process::Pid::from_child(&worker);
             rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-            thread::sleep(std::time::Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(50));
         }
         assert_eq!(lines.next().as_deref(), Some(summary));
         assert!(worker.wait().unwrap().success());
     }
     let (code, _, error) = broker.run(&["queue", "work", "q", "--exec", "true", "--lease", "10ms"]);
     assert!(code == 2 && error.contains("must be at least 1s"), "{error}");
+}
+
+/// While there is no room to record that a message is done the worker keeps it, and has done it once when there is. A broker that is told
+/// what to answer: full disks are in `tests/evidence`.
+#[test]
+fn what_is_done_is_confirmed_when_there_is_room() {
+    let lease = Duration::from_secs(1);
+    let work = |address: &str| {
+        let mut command = Command::new(PLIMSOLL);
+        command.args(["queue", "work", "q", "--exec", "echo begun", "--lease", "1s", "--count", "1"]);
+        command.args(["--address", address]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+
+    let (address, confirms) = without_room(lease, lease * 3);
+    let worker = work(&address);
+    let (code, out, error) = told(worker.wait_with_output().unwrap());
+    assert_eq!((code, out.as_str()), (0, "begun\n1 confirmed, 0 given back\n"), "{error}");
+    assert_eq!(error, "plimsoll queue work: DISK_FULL no room; trying again\n");
+    // It waits in between.
+    assert!((4..=16).contains(&confirms.join().unwrap()));
+
+    // At the first signal what is done is confirmed, if it can be; the second one ends it.
+    let (address, confirms) = without_room(lease, Duration::MAX);
+    let mut worker = work(&address);
+    let mut lines = BufReader::new(worker.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert_eq!(lines.next().as_deref(), Some("begun"));
+    let signal = || {
+        thread::sleep(lease * 3 / 2);
+        rustix::process::kill_process(rustix::process::Pid::from_child(&worker), rustix::process::Signal::TERM)
+    };
+    signal().unwrap();
+    signal().unwrap();
+    assert_eq!(lines.next().as_deref(), Some("0 confirmed, 0 given back, 1 lost to others while the command ran"));
+    assert!(worker.wait().unwrap().success());
+    assert!((4..=16).contains(&confirms.join().unwrap()));
+}
+
+/// Hands out one message, and has no room for its confirmation until so long after the first attempt; says how often it was asked for it.
+/// Whoever lets the lease run out loses the message.
+fn without_room(lease: Duration, full_for: Duration) -> (String, thread::JoinHandle<usize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let serve = move || {
+        let stream = listener.accept().unwrap().0;
+        let (mut until, mut first, mut confirms) = (Instant::now(), None, 0);
+        for line in BufReader::new(&stream).lines().map_while(Result::ok) {
+            let now = Instant::now();
+            let verb = line.split(' ').next().unwrap();
+            let reply = match verb {
+                "RESERVE" => "MSGX 0 3 time=1 deliveries=1\njob\nEND 1\n",
+                _ if now > until => "ERR NOT_RESERVED its lease has run out\n",
+                "EXTEND" => "EXTENDED 0\n",
+                _ => {
+                    confirms += 1;
+                    match first.get_or_insert_with(Instant::now).elapsed() < full_for {
+                        true => "ERR DISK_FULL no room\n",
+                        false => "CONFIRMED 1\n",
+                    }
+                }
+            };
+            if verb != "CONFIRM" {
+                until = now + lease;
+            }
+            (&stream).write_all(reply.as_bytes()).unwrap();
+        }
+        confirms
+    };
+    (address, thread::spawn(serve))
 }

@@ -7,6 +7,8 @@ use plimsoll_core::config::Config;
 use plimsoll_core::effect::{Effect, IoErrorKind};
 use plimsoll_core::settings::Setting;
 use plimsoll_sim::naive::Harness;
+use std::cell::Cell;
+use std::rc::Rc;
 
 /// A broker with messages `0`, `1`, … in the default topic.
 fn with_messages(config: Config, count: u64) -> Harness {
@@ -299,7 +301,7 @@ fn a_dead_letter_that_was_published_before_a_crash_is_published_once() {
     let mut h = with_messages(plain(), 1);
     let a = h.connect();
     h.ask(a, b"CREATE @default.dead\nALTER @default max-deliveries=1\nRESERVE q 1 0 100\n");
-    let writes = std::cell::Cell::new(0);
+    let writes = Cell::new(0);
     // The confirmation, which stands behind the record of the dying, does not reach the journal.
     h.hold(move |effect, path| {
         is_journal_write(effect, path) && {
@@ -323,7 +325,7 @@ fn a_dead_letter_is_known_also_where_other_messages_are_soon_forgotten() {
     let mut h = with_messages(config.clone(), 3);
     let a = h.connect();
     h.ask(a, b"ALTER @default max-deliveries=1\nRESERVE q 3 0 100\n");
-    let writes = std::cell::Cell::new(0);
+    let writes = Cell::new(0);
     // Of the confirmations, none reaches the journal.
     h.hold(move |effect, path| {
         is_journal_write(effect, path) && {
@@ -362,13 +364,68 @@ fn p15_what_found_no_room_in_the_journal_is_said_when_there_is_some() {
     assert_eq!(h.ask(b, b"PENDING q\n"), format!("{ready}END 19\n"));
 }
 
+/// Where there is no room for it a confirmation changes nothing: the message stays whose it is, as long as it would have without it (P11).
+#[test]
+fn p15_a_confirmation_without_room_is_refused_and_can_be_said_again() {
+    let config = Config { space_ahead: 512, ballast_bytes: 4096, ..plain() };
+    let mut h = with_messages(config.clone(), 40);
+    let (a, b) = (h.connect(), h.connect());
+    h.ask(a, b"RESERVE q 40 0 100000\n");
+    // Nor is there any when the ballast has been given back.
+    let full = Rc::new(Cell::new(true));
+    for _ in 0..100 {
+        let full = full.clone();
+        h.fail_next(move |effect, _| full.get() && matches!(effect, Effect::Reserve { .. }), IoErrorKind::NoSpace);
+    }
+    let confirm = |offset: u64| format!("CONFIRM q {offset}\n").into_bytes();
+    // What stands ready is given out.
+    let refused = (0..).map(|offset| (offset, h.ask(a, &confirm(offset)))).find(|(_, reply)| reply != "CONFIRMED 1\n");
+    let (first, reply) = refused.expect("there is an end");
+    assert!((1..37).contains(&first), "{first}");
+    assert!(
+        reply.starts_with("ERR DISK_FULL no room to record the confirmation in work queue q; nothing was"),
+        "{reply}"
+    );
+    assert_eq!(reports(&h, "DISK_FULL").len(), 1);
+    for _ in 0..3 {
+        h.advance_ms(600);
+        assert!(h.ask(a, &confirm(first)).starts_with("ERR DISK_FULL "));
+    }
+    assert_eq!(h.ask(b, b"RESERVE q 9 0 100000\n"), "END 0\n");
+
+    // To keep it, to give it back and to lose it needs no room.
+    let (kept, aborted, lost) = (first, first + 1, first + 2);
+    assert_eq!(h.ask(a, format!("EXTEND q {kept} 300000\n").as_bytes()), format!("EXTENDED {kept}\n"));
+    assert_eq!(h.ask(a, format!("ABORT q {aborted} 50\n").as_bytes()), format!("ABORTED {aborted}\n"));
+    h.ask(a, format!("EXTEND q {lost} 100\n").as_bytes());
+    h.advance_ms(99);
+    assert_eq!(h.ask(b, b"RESERVE q 9 0 300000\n"), format!("MSG {aborted} {aborted}\nEND 1\n"));
+    h.advance_ms(1);
+    assert_eq!(h.ask(b, b"RESERVE q 9 0 300000\n"), format!("MSG {lost} {lost}\nEND 1\n"));
+    for offset in [aborted, lost] {
+        assert!(h.ask(a, &confirm(offset)).starts_with("ERR NOT_RESERVED "), "{offset}");
+    }
+
+    full.set(false);
+    h.advance_ms(600);
+    assert_eq!(reports(&h, "DISK_FREE").len(), 1);
+    for (consumer, offset) in [(a, kept), (b, aborted), (b, lost)] {
+        assert_eq!(h.ask(consumer, &confirm(offset)), "CONFIRMED 1\n");
+        assert!(h.ask(consumer, &confirm(offset)).starts_with("ERR NOT_RESERVED "));
+    }
+    h.kill_and_restart(config);
+    let c = h.connect();
+    let left: String = (first + 3..40).map(|offset| format!("MSG {offset} {offset}\n")).collect();
+    assert_eq!(h.ask(c, b"RESERVE q 40 0 1000\n"), format!("{left}END {}\n", 40 - (first + 3)));
+}
+
 #[test]
 fn a_topic_is_deleted_while_one_of_its_queues_is() {
     for steps in 0..20u32 {
         let mut h = started(plain());
         let (a, b) = (h.connect(), h.connect());
         h.ask(a, b"CREATE @t\nPUB @t DURABLE x\nRESERVE @t q 1 0 100\n");
-        let left = std::cell::Cell::new(steps);
+        let left = Cell::new(steps);
         h.hold(move |_, path| path.starts_with("topics/t/") && left.replace(left.get().saturating_sub(1)) == 0);
         h.send(a, b"DELETE @t q\n");
         h.send(b, b"DELETE @t\n");

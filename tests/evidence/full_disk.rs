@@ -6,14 +6,16 @@ use crate::rig::Run;
 use plimsoll::client::{Client, Delivered, Options, Outcome, Publication};
 use plimsoll_core::error::Code;
 use plimsoll_core::protocol::Level;
-use plimsoll_tests::broker::{Broker, PATIENCE};
+use plimsoll_tests::broker::{Broker, PATIENCE, binary};
 use plimsoll_tests::mount::{Image, room};
 use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
 use std::path::PathBuf;
+use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -189,35 +191,71 @@ fn fill_and_free(run: &Run, settings: &[&str]) -> String {
     "DISK_FULL at the end; 20 of 20 ACKs are stored meanwhile; with room made: DISK_FREE, and publishing resumes without a restart; of all acknowledged messages, before and after a restart: 0 missing, 0 different".into()
 }
 
-/// Messages are handed out and done as long as the journal has room, and after that handed out only.
+/// Confirmations take what the ballast gives. Where that is used up, too, they are refused, and each message stays whose it is.
 pub(crate) fn work_queue(run: &Run) -> String {
     const ROUNDS: usize = 300;
+    const REFUSED: usize = 20;
     let disk = Disk::new(run);
-    let settings = ["--segment-bytes", "1MiB"];
+    let settings = ["--segment-bytes", "1MiB", "--journal-bytes", "16KiB"];
     let broker = run.broker(&disk.data, &settings);
-    let mut client = connect(&broker);
+    let (mut client, mut other) = (connect(&broker), connect(&broker));
     // The queue is there before.
     reserve_one(&mut client).inspect(|_| panic!("nothing was published"));
     let stored = fill(&broker, &disk);
-    let (mut confirmed, mut refused_confirmations) = (BTreeSet::new(), Vec::new());
+    let mut confirmed = BTreeSet::new();
     for _ in 0..ROUNDS {
         let offset = reserve_one(&mut client).expect("a message");
-        match client.confirm(None, QUEUE, &[offset]) {
-            Ok(()) => assert!(confirmed.insert(offset)),
-            Err(error) if error.is(Code::DiskFull) => refused_confirmations.push(offset),
-            Err(error) => panic!("{error}"),
-        }
+        client.confirm(None, QUEUE, &[offset]).expect("the ballast gives room");
+        assert!(confirmed.insert(offset));
     }
-    run.note(format!("{} confirmed on the full disk, {} refused", confirmed.len(), refused_confirmations.len()));
     refused(&mut client);
 
-    disk.make_room();
-    broker.wait_for_line("DISK_FREE");
-    let left = refused_confirmations.len();
-    for offset in refused_confirmations {
-        client.confirm(None, QUEUE, &[offset]).expect("there is room, and its lease has not run out");
-        confirmed.insert(offset);
+    let (mut left, deadline) = (Vec::new(), Instant::now() + PATIENCE);
+    while left.len() < REFUSED {
+        assert!(Instant::now() < deadline, "{} confirmed, {} refused", confirmed.len(), left.len());
+        disk.take_the_rest();
+        let offset = reserve_one(&mut client).expect("a message");
+        if confirm(&mut client, offset, Some(Code::DiskFull)) {
+            assert!(confirmed.insert(offset));
+        } else {
+            left.push(offset);
+        }
     }
+    run.note(format!("{} were confirmed before {REFUSED} were refused", confirmed.len()));
+
+    // Of the others, nobody gets any.
+    let (aborted, expired) = (left.remove(0), left.remove(0));
+    let new = reserve_one(&mut other).expect("a message");
+    assert!(new > *left.last().expect("more of them"), "{new} was handed out to another");
+    client.abort(None, QUEUE, aborted, 0).unwrap();
+    assert_eq!(reserve_one(&mut other), Some(aborted));
+    client.extend(None, QUEUE, expired, 200).unwrap();
+    thread::sleep(Duration::from_millis(400));
+    assert_eq!(reserve_one(&mut other), Some(expired));
+    for offset in [aborted, expired] {
+        assert!(!confirm(&mut client, offset, Some(Code::NotReserved)));
+    }
+    let mut worker = Worker::start(run, &broker);
+    worker.wait_for_refusal();
+    let until = Instant::now() + 3 * WORKER_LEASE;
+    while Instant::now() < until {
+        disk.take_the_rest();
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert!(worker.child.try_wait().unwrap().is_none(), "there is no room, and the worker has ended");
+    assert!(!confirm(&mut client, left[0], Some(Code::DiskFull)));
+
+    disk.make_room();
+    let worked = worker.ended();
+    assert!(confirmed.insert(worked));
+    for offset in [aborted, expired] {
+        assert!(confirm(&mut other, offset, None) && confirmed.insert(offset));
+    }
+    for offset in &left {
+        assert!(confirm(&mut client, *offset, None) && confirmed.insert(*offset));
+        assert!(!confirm(&mut client, *offset, Some(Code::NotReserved)));
+    }
+    broker.wait_for_line("DISK_FREE");
     broker.kill();
     drop(broker);
 
@@ -225,14 +263,16 @@ pub(crate) fn work_queue(run: &Run) -> String {
     let mut client = connect(&broker);
     let expected: Vec<u64> =
         (0..stored.len() as u64).filter(|offset| !confirmed.contains(offset)).take(ROUNDS).collect();
+    assert_eq!(expected[0], new, "it was reserved, and nobody has confirmed it");
     let found: Vec<u64> = expected.iter().filter_map(|_| reserve_one(&mut client)).collect();
     assert_eq!(found, expected);
     assert!(broker.stop().success());
-    run.note(format!("{left} were confirmed when there was room"));
     format!(
-        "{ROUNDS} of {ROUNDS} RESERVEs are answered, each CONFIRM is answered CONFIRMED or DISK_FULL, and those with DISK_FULL are confirmed by \
-         the same connection when there is room; after the restart 0 of {} confirmed are handed out again, and the next {} are those that follow",
-        confirmed.len(),
+        "{ROUNDS} of {ROUNDS} are CONFIRMED on the full disk; without the ballast's room {REFUSED} of {REFUSED} CONFIRMs are answered DISK_FULL, while \
+         RESERVE, ABORT and EXTEND go on; other consumers get none of the {REFUSED} but the one that was given back and the one whose lease ran \
+         out, and CONFIRM of these by whoever had them: NOT_RESERVED; with room made, without a restart: {REFUSED} of {REFUSED} are CONFIRMED once by \
+         whoever has them, and the worker, which has run its command once, says 1 confirmed; after a restart 0 of what was confirmed is handed \
+         out again, and the next {} are all that follow",
         found.len()
     )
 }
@@ -245,6 +285,64 @@ fn reserve_one(client: &mut Client) -> Option<u64> {
         Delivered::Message(message) => Some(message.offset),
         Delivered::Gap { .. } => None,
     })
+}
+
+/// Whether it was confirmed. It may be refused for this reason and no other.
+fn confirm(client: &mut Client, offset: u64, refusal: Option<Code>) -> bool {
+    match client.confirm(None, QUEUE, &[offset]) {
+        Ok(()) => true,
+        Err(error) if refusal.is_some_and(|code| error.is(code)) => false,
+        Err(error) => panic!("{offset}: {error}"),
+    }
+}
+
+const WORKER_LEASE: Duration = Duration::from_secs(1);
+
+/// A `plimsoll queue work` for one message, killed at the end.
+struct Worker {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Worker {
+    fn start(run: &Run, broker: &Broker) -> Worker {
+        let log = run.log("queue-work");
+        let mut command = Command::new(binary());
+        command.args(["queue", "work", QUEUE, "--count", "1", "--lease", "1s", "--exec", "echo $PLIMSOLL_OFFSET"]);
+        command.args(["--address", broker.address()]);
+        let file = |end: &str| fs::File::create(log.with_extension(end)).unwrap();
+        let child = command.stdout(file("out")).stderr(file("err")).spawn().expect("it can be run");
+        Worker { child, log }
+    }
+
+    fn said(&self, end: &str) -> String {
+        fs::read_to_string(self.log.with_extension(end)).unwrap()
+    }
+
+    fn wait_for_refusal(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.said("err").starts_with("plimsoll queue work: DISK_FULL ") {
+            assert!(Instant::now() < deadline, "{:?} {:?}", self.said("out"), self.said("err"));
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Which message it has done, once.
+    fn ended(&mut self) -> u64 {
+        assert!(self.child.wait().unwrap().success());
+        let (out, err) = (self.said("out"), self.said("err"));
+        assert_eq!(err.lines().count(), 1, "{err}");
+        let offset = out.strip_suffix("\n1 confirmed, 0 given back\n").and_then(|offset| offset.parse().ok());
+        offset.unwrap_or_else(|| panic!("{out}"))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Fails where it has ended already, which is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 const LAST: &[u8] = b"after the flood";
@@ -279,6 +377,21 @@ impl Disk {
 
     fn make_room(&self) {
         fs::remove_file(self.something_else()).unwrap();
+    }
+
+    /// What is free goes to the same, to the last block.
+    fn take_the_rest(&self) {
+        const BLOCK: u64 = 4096;
+        let other = fs::File::options().append(true).open(self.something_else()).unwrap();
+        let (_, mut bytes) = room(self.image.path());
+        while bytes >= BLOCK {
+            let end = other.metadata().unwrap().len();
+            match rustix::fs::fallocate(&other, FallocateFlags::empty(), end, bytes) {
+                Ok(()) => {}
+                Err(Errno::NOSPC) => bytes /= 2,
+                Err(error) => panic!("{error}"),
+            }
+        }
     }
 
     fn something_else(&self) -> PathBuf {

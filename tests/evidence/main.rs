@@ -99,7 +99,7 @@ cases! {
     full_disk_retention: "full disk", "P11, P12",
         "filled as above, and nobody makes room: half is acknowledged with `--retain-consumed yes`, then half of it purged, then all is too old by `retain-ms`; each time from a full disk on, and while a client takes nothing of a READRAW of the first segment", full_disk::retention;
     full_disk_work_queue: "full disk", "P11, P15",
-        "filled as above; 300 times RESERVE and CONFIRM; room is made, and what is left is confirmed; SIGKILL, restart", full_disk::work_queue;
+        "filled as above, with `--journal-bytes 16KiB`; 300 times RESERVE and CONFIRM; what is free then, that of the ballast, is taken by something else, and RESERVE and CONFIRM go on until 20 are refused, of which one is given back and one runs out; a `queue work --lease 1s` for 3 s; room is made, and what is left is confirmed; SIGKILL, restart", full_disk::work_queue;
     read_only_remount: "failing disk", "P10",
         "20 events DURABLE; the ext4 turns read-only under the broker (`remount,abort`); one more; mounted anew, restart", failing_disk::read_only;
     eio_on_write: "failing disk", "P10",

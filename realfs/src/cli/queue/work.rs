@@ -1,7 +1,8 @@
 //! `plimsoll queue work`: a command for each message of a work queue.
 //!
 //! Each job is a thread with a connection of its own: the broker gives back what a connection had reserved when it is lost, so a worker
-//! that is killed holds up nobody. While its command runs, the thread extends the lease.
+//! that is killed holds up nobody. While its command runs, and while the broker has no room to record that it has ended, the thread extends
+//! the lease.
 
 use super::super::complain;
 use super::super::connection::{Connection, Failure, exit_code, output, topic_name};
@@ -36,12 +37,14 @@ Examples:
 The command is run by `sh -c`, with the message on its standard input, and PLIMSOLL_TOPIC, PLIMSOLL_GROUP, PLIMSOLL_OFFSET, \
 PLIMSOLL_DELIVERIES, PLIMSOLL_TIME_MS, PLIMSOLL_KEY and for each header PLIMSOLL_HEADER_<name> (with _ for . and -) in its \
 environment; a value with a zero byte is left out. As long as it runs its lease is extended. When the lease is lost all the same (the \
-connection broke, `plimsoll queue steal`), somebody else has the message: the command is sent SIGTERM, and SIGKILL ten seconds later.
+connection broke, `plimsoll queue steal`), somebody else has the message: the command is sent SIGTERM, and SIGKILL ten seconds later. \
+Where the broker's disk has no room to record that the message is done, the worker keeps the message and says it again until there is.
 
 A message is given back with a delay, which doubles with each delivery. After as many deliveries as the topic's max-deliveries says it \
 goes to the dead letters. A command may run again for the same message, after a crash or a lost connection.
 
-At SIGTERM and SIGINT nothing more is reserved, running commands finish and are confirmed; at a second one they are sent SIGTERM.
+At SIGTERM and SIGINT nothing more is reserved, running commands finish and are confirmed; at a second one they are sent SIGTERM, and \
+nothing is said again.
 
 Exit codes: 0 stopped, whatever became of the commands, 1 the broker answered ERR, 2 usage, 6 cannot connect.")]
 pub(super) struct Args {
@@ -127,10 +130,10 @@ impl Shared {
         self.stops[1].load(Ordering::Acquire)
     }
 
-    /// Sleeps, but not through a signal to stop.
-    fn pause(&self, time: Duration) {
+    /// Sleeps, but not through what is a reason not to.
+    fn pause(&self, time: Duration, is_over: impl Fn(&Shared) -> bool) {
         let until = Instant::now() + time;
-        while !self.is_stopping() && Instant::now() < until {
+        while !is_over(self) && Instant::now() < until {
             thread::sleep(LOOK.min(time));
         }
     }
@@ -298,15 +301,19 @@ impl<'a> Job<'a> {
         match code {
             // Others have as many messages as may be out, one is damaged, or the disk is full: that passes.
             Some(Code::QueueFull | Code::Corrupt | Code::DiskFull) => {
-                if !std::mem::replace(&mut self.was_full, true) {
-                    complain("queue work", format_args!("{error}; trying again"));
-                }
-                self.shared.pause(PAUSE);
+                self.tell_full(&error);
+                self.shared.pause(PAUSE, Shared::is_stopping);
                 Ok(())
             }
             Some(Code::Stopping | Code::Halted) => self.connect_again(&error),
             None if error.is_indeterminate() || matches!(error, Error::Connect { .. }) => self.connect_again(&error),
             _ => Err(error.into()),
+        }
+    }
+
+    fn tell_full(&mut self, error: &Error) {
+        if !std::mem::replace(&mut self.was_full, true) {
+            complain("queue work", format_args!("{error}; trying again"));
         }
     }
 
@@ -332,11 +339,11 @@ impl<'a> Job<'a> {
         let ended = self.run_command(task);
         let (topic, group, offset) = (self.topic(), &self.args.group, task.offset);
         let told = match &ended {
-            Ended::By(status) if status.success() => self.tell(|client| client.confirm(topic, group, &[offset])),
+            Ended::By(status) if status.success() => self.confirm(offset),
             Ended::By(status) => {
                 complain("queue work", format_args!("offset {offset}, delivery {}: {status}", task.deliveries));
                 let delay = ms(self.delay(task.deliveries));
-                self.tell(|client| client.abort(topic, group, offset, delay))
+                self.client.abort(topic, group, offset, delay)
             }
             Ended::NotRun(error) => {
                 let sentence = format!("cannot run {}: {error}", self.args.exec);
@@ -375,14 +382,18 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Says it again where the disk is full: what was done is not done again for that.
-    fn tell(&mut self, mut say: impl FnMut(&mut Client) -> Result<(), Error>) -> Result<(), Error> {
-        let until = Instant::now() + self.args.lease / 2;
+    /// Says that it is done until that is recorded: where the disk is full what was done is not done again for that. Whoever let the lease
+    /// run out meanwhile would have somebody else do it.
+    fn confirm(&mut self, offset: u64) -> Result<(), Error> {
+        let Args { group, lease, .. } = self.args;
+        let topic = self.topic();
         loop {
-            match say(&mut self.client) {
-                Err(error) if error.is(Code::DiskFull) && Instant::now() < until => self.shared.pause(PAUSE),
+            match self.client.confirm(topic, group, &[offset]) {
+                Err(error) if error.is(Code::DiskFull) && !self.shared.is_hurried() => self.tell_full(&error),
                 told => return told,
             }
+            self.client.extend(topic, group, offset, ms(*lease))?;
+            self.shared.pause(PAUSE.min(*lease / 3), Shared::is_hurried);
         }
     }
 
