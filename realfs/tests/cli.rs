@@ -454,6 +454,32 @@ fn a_command_works_on_each_message_of_a_queue() {
     );
 }
 
+/// What was not asked for is more than one connection may hold, and what the topic can't take is named: neither keeps the others away.
+#[test]
+fn dead_letters_come_back_from_behind_others() {
+    let broker = Broker::start(&["--max-deliveries", "1", "--max-reserved", "4"]);
+    // The bytes of a header may stand for themselves, and come back with three for each.
+    let long = format!("PUBN DURABLE 1 h.long={}\nx\n", "\u{e9}".repeat(25_000));
+    let mut stream = std::net::TcpStream::connect(&broker.address).unwrap();
+    stream.write_all(long.as_bytes()).unwrap();
+    let mut reply = String::new();
+    BufReader::new(&stream).read_line(&mut reply).unwrap();
+    assert_eq!(reply, "OK 0 DURABLE\n");
+    for (key, value) in [("a", "1"), ("a", "2"), ("a", "3"), ("a", "4"), ("a", "5"), ("b", "6")] {
+        assert_eq!(broker.run(&["pub", value, "--key", key]).0, 0);
+    }
+    let (code, out, _) = broker.run(&["queue", "work", "q", "--exec", "false", "--wait", "1s"]);
+    assert_eq!((code, out.as_str()), (0, "0 confirmed, 7 given back\n"));
+
+    let (code, out, error) = broker.run(&["queue", "redrive", "--key", "b"]);
+    assert_eq!((code, out.as_str()), (0, "1 dead letter came back to default, 6 passed over\n"), "{error}");
+    let (code, out, error) = broker.run(&["queue", "redrive"]);
+    assert_eq!((code, out.as_str()), (1, "5 dead letters came back to default, 1 refused\n"), "{error}");
+    assert!(error.starts_with("plimsoll queue redrive: dead letter 0 stays where it is: LINE_TOO_LONG "), "{error}");
+    let (code, out, error) = broker.run(&["queue", "redrive", "--address", "127.0.0.1:1"]);
+    assert!(code == 6 && out.is_empty() && error.lines().count() == 1, "{code} {out} {error}");
+}
+
 /// A consumer that hangs is left alone as long as it says so, and a person can take the message away from it.
 #[test]
 fn a_lease_is_extended_shown_and_stolen() {

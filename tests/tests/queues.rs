@@ -200,3 +200,33 @@ fn a_worker_goes_on_after_a_crash_of_the_broker() {
     assert!(output.status.success() && error.contains("connecting again"), "{error}");
     assert!(broker.stop().success());
 }
+
+/// Each consumer that is served makes way for the next. On a stack of half a MiB they must not be served inside of one another.
+#[test]
+fn p13_hundreds_of_waiting_consumers_are_served_at_once_in_their_order() {
+    const CONSUMERS: usize = 400;
+    let data = tempfile::tempdir().unwrap();
+    let served = serve(binary(), data.path(), &[]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -s 512; exec \"$@\"", "sh"]).arg(served.get_program()).args(served.get_args());
+    let broker = Broker::spawn(command);
+    let mut consumers: Vec<Connection> = (0..CONSUMERS).map(|_| Connection::open(broker.address())).collect();
+    let mut client = Connection::open(broker.address());
+    for (waiting, consumer) in consumers.iter_mut().enumerate() {
+        consumer.send("RESERVE q 1 60000 60000\n");
+        let mut told = String::new();
+        while !told.contains(&format!(" waiting={} ", waiting + 1)) {
+            told = client.ask("QUEUES");
+            // The first of them has to make the queue.
+            if told != "END 0" {
+                assert_eq!(client.line(), "END 1");
+            }
+        }
+    }
+    let batch = "\0\0\0\u{1}x".repeat(CONSUMERS);
+    assert_eq!(client.ask(&format!("PUBB DURABLE {CONSUMERS} {}\n{batch}", batch.len())), "OK 0 DURABLE 400");
+    for (offset, consumer) in consumers.iter_mut().enumerate() {
+        assert_eq!(consumer.line(), format!("MSG {offset} x"));
+    }
+    assert!(broker.stop().success());
+}

@@ -93,18 +93,20 @@ impl Broker {
     fn worth_packing(&self, id: TopicId) -> Option<Chosen> {
         let topic = self.topics[id.0].borrow();
         topic.packs_below()?;
-        let (mut live, mut next, mut journals) = (BTreeSet::new(), u64::MAX, Vec::new());
+        // Hundreds of thousands may be pending, and everybody waits while they are looked at: no set is made of them.
+        let (mut live, mut next, mut journals) = (Vec::new(), u64::MAX, Vec::new());
         for queue in topic.queues.values() {
             let share = &self.queues[&queue.journal].share;
             live.extend(share.offsets());
             next = next.min(share.next());
             journals.push((queue.journal, self.topics[queue.journal.0].borrow().next));
         }
+        live.sort_unstable();
+        live.dedup();
         let base = topic.worth_packing(&live, next)?;
         let end = topic.segments.iter().map(|segment| segment.base).find(|other| *other > base)?;
+        let mut live: BTreeSet<u64> = pack::within(&live, base..end).iter().copied().collect();
         // What was never handed out by one of them is live, too.
-        let mut live = live.split_off(&base);
-        live.split_off(&end);
         live.extend(next.max(base)..end.max(next.max(base)));
         Some(Chosen { topic: id, base, live, journals })
     }

@@ -42,6 +42,8 @@ pub(super) struct Queue {
     pub(super) share: Share,
     /// Connections whose RESERVE waits for a message, first come first served.
     waiting: VecDeque<ConnectionId>,
+    /// Those are being served, one after the other: whoever finds that there is more for them leaves it to that.
+    waking: bool,
     /// Messages that were taken for a connection and are being read.
     reading: BTreeMap<ConnectionId, Vec<Taken>>,
     /// What was carried out and has no place in the journal yet.
@@ -95,6 +97,7 @@ impl Queue {
             group,
             share,
             waiting: VecDeque::new(),
+            waking: false,
             reading: BTreeMap::new(),
             operations: VecDeque::new(),
             checkpoint: Checkpoint::No,
@@ -699,24 +702,33 @@ impl Broker {
     // ---- time, and who waits -----------------------------------------------------------------------------------------
 
     /// Hands out what can be, to who has waited longest.
+    ///
+    /// To hand out to one may make more ready, which leads here again. Were the next one served from there, a thousand consumers
+    /// would be a thousand calls deep on the stack (P13).
     pub(super) fn wake_queue(&mut self, journal: TopicId) {
-        let now_ns = self.now().monotonic_ns;
-        while self.phase == Phase::Serving {
-            let Some(queue) = self.queues.get_mut(&journal) else { return };
-            if queue.waiting.is_empty() {
-                return;
-            }
-            let limit = self.topics[queue.topic.0].borrow().durable;
-            if !queue.share.has_ready(limit, u64::from(self.config.pending_max), now_ns) {
-                return;
-            }
-            let Some(connection) = queue.waiting.pop_front() else { return };
+        match self.queues.get_mut(&journal) {
+            Some(queue) if !queue.waking => queue.waking = true,
+            _ => return,
+        }
+        while let Some(connection) = self.next_to_wake(journal) {
             // One that sends no more would never confirm.
             match self.connections.get(&connection).is_some_and(|client| client.ended) {
                 true => self.fetch_timed_out(connection),
                 false => self.fetch_again(connection),
             }
         }
+        if let Some(queue) = self.queues.get_mut(&journal) {
+            queue.waking = false;
+        }
+    }
+
+    /// Who has waited longest for what there is now.
+    fn next_to_wake(&mut self, journal: TopicId) -> Option<ConnectionId> {
+        let now_ns = self.now().monotonic_ns;
+        let queue = self.queues.get_mut(&journal).filter(|queue| !queue.waiting.is_empty())?;
+        let limit = self.topics[queue.topic.0].borrow().durable;
+        let is_ready = queue.share.has_ready(limit, u64::from(self.config.pending_max), now_ns);
+        if is_ready && self.phase == Phase::Serving { queue.waiting.pop_front() } else { None }
     }
 
     /// Messages of the queue may have come to be ready, or to be dying.

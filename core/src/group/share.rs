@@ -207,6 +207,8 @@ impl Share {
 
     /// It is kept until another moment.
     pub(crate) fn extend(&mut self, offset: u64, until_ns: u64) {
+        // The end of time stands for what is still being read: a lease that were as long would be nobody's to confirm.
+        let until_ns = until_ns.min(u64::MAX - 1);
         if let Some(pending) = self.remove(offset)
             && let State::Reserved { connection, .. } = pending.state
         {
@@ -340,6 +342,18 @@ pub(crate) fn after_ms(now_ns: u64, ms: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// However long a lease is asked for: the message is the consumer's, and counted as handed out.
+    #[test]
+    fn p15_a_lease_without_an_end_is_a_lease() {
+        let (bounds, connection) = (Bounds { pending_max: 10, deliveries_max: None }, ConnectionId(1));
+        let mut share = Share::default();
+        share.take(1, 9, bounds, connection, 0);
+        share.extend(0, after_ms(5, u64::MAX));
+        assert_eq!(share.holder(0), Some((connection, u64::MAX - 1)));
+        let now = Now { monotonic_ns: 5, wall_ms: 0 };
+        assert_eq!(share.checkpoint(now).pending[&0].deliveries, 1);
+    }
 
     /// A gap takes what is just being read for its connection, and nothing that the connection has from before.
     #[test]

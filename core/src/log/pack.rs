@@ -77,13 +77,13 @@ impl Topic {
         self.policy.bound(Setting::PackBelow).filter(|_| may && !self.deleting && !self.is_journal)
     }
 
-    /// The first closed segment that is worth it. `live` are the messages below `next` that are not confirmed, by all queues together;
-    /// whatever comes from `next` on is live.
-    pub(crate) fn worth_packing(&self, live: &BTreeSet<u64>, next: u64) -> Option<u64> {
+    /// The first closed segment that is worth it. `live` are the messages below `next` that are not confirmed, by all queues together, in
+    /// ascending order; whatever comes from `next` on is live.
+    pub(crate) fn worth_packing(&self, live: &[u64], next: u64) -> Option<u64> {
         let below = self.packs_below()?;
         let closed = self.segments.iter().zip(self.segments.iter().skip(1));
         let found = closed.map(|(segment, after)| (segment, segment.offsets(after))).find(|(segment, offsets)| {
-            let pending = live.range(offsets.start..offsets.end.min(next).max(offsets.start)).count() as u64;
+            let pending = within(live, offsets.start..offsets.end.min(next)).len() as u64;
             let live = pending + offsets.end.saturating_sub(offsets.start.max(next));
             let there = offsets.end - offsets.start - segment.removed;
             // A batch stays as long as one of its messages does, however often it is written anew.
@@ -100,6 +100,13 @@ impl Topic {
         let mut packed = closed.filter(|(segment, _)| is_packed(segment));
         packed.next().map_or(0, |(_, after)| after.base)
     }
+}
+
+/// Of offsets in ascending order those in the range.
+pub(crate) fn within(offsets: &[u64], range: Range<u64>) -> &[u64] {
+    let begin = offsets.partition_point(|offset| *offset < range.start);
+    let behind = &offsets[begin..];
+    &behind[..behind.partition_point(|offset| *offset < range.end)]
 }
 
 /// Writes the segment at `base` anew. `live` are its messages that are not confirmed.
@@ -289,4 +296,24 @@ pub(crate) fn replace(
     let old = core::mem::replace(&mut segment.file, file);
     topic.resize(end, before);
     Some(old)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Range, within};
+
+    #[test]
+    fn what_is_within_a_range_is_found() {
+        let offsets = [3, 4, 8, 20];
+        for (range, found) in [
+            (0..3, &[][..]),
+            (0..4, &[3]),
+            (3..9, &[3, 4, 8]),
+            (9..9, &[]),
+            (Range { start: 8, end: 1 }, &[]),
+            (20..99, &[20]),
+        ] {
+            assert_eq!(within(&offsets, range.clone()), found, "{range:?}");
+        }
+    }
 }

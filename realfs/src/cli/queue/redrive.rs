@@ -4,13 +4,15 @@
 //! id, and stored once (P16). The id is the letter's own, under which it was published among the dead: the broker made it of the queue's
 //! log id and a number that no other death in that queue has. So a message that dies again comes back again.
 
-use super::super::connection::{Connection, EXIT_UNKNOWN, Failure, exit_code, output, topic_name};
-use crate::client::{Client, Delivered, Error, Message, Options, Outcome, Publication};
+use super::super::complain;
+use super::super::connection::{Connection, EXIT_REFUSED, EXIT_UNKNOWN, Failure, exit_code, output, topic_name};
+use crate::client::{BrokerError, Client, Delivered, Error, Message, Outcome, Publication};
 use plimsoll_core::error::Code;
 use plimsoll_core::layout;
 use plimsoll_core::protocol::{Level, PendingStatus};
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::mem;
 
 /// Bring dead letters back: publish them to their topic again, and confirm them among the dead
 #[derive(clap::Args, Debug)]
@@ -23,6 +25,8 @@ Examples:
 The dead letters of topic orders are topic orders.dead. A letter comes back as a new message, DURABLE, before it is done among the dead; \
 one that was published when a crash came is not stored again when it is repeated within the topic's dedup window. It keeps its key and \
 headers, and the dead-… headers that tell where it comes from: every group of the topic gets it, and may pass over what died in another.
+
+One that the topic can't take, because it has become too large, say, is named and stays; the others come back.
 
 Exit codes: 0 done, 1 the broker answered ERR, 2 usage, 6 cannot connect, 7 outcome unknown: run it again.")]
 pub(super) struct Args {
@@ -62,13 +66,18 @@ const PREVIEW: usize = 60;
 /// Brings them back.
 pub(super) fn run(args: Args) -> i32 {
     let mut tally = Tally::default();
-    let result = args.connection.connect_with(Options::default()).and_then(|mut client| match args.dry_run {
-        true => show(&args, &mut client, &mut tally),
-        false => redrive(&args, &mut client, &mut tally),
-    });
+    let client = match args.connection.connect() {
+        Ok(client) => client,
+        failed => return exit_code("queue redrive", failed.map(drop)),
+    };
+    let result = match args.dry_run {
+        true => show(&args, client, &mut tally),
+        false => redrive(&args, client, &mut tally),
+    };
     let summed = summary(&args, &tally);
     match exit_code("queue redrive", result) {
         _ if tally.unknown > 0 => EXIT_UNKNOWN,
+        0 if tally.refused > 0 => EXIT_REFUSED,
         0 => exit_code("queue redrive", summed),
         code => code,
     }
@@ -78,6 +87,8 @@ pub(super) fn run(args: Args) -> i32 {
 struct Tally {
     done: u64,
     passed_over: u64,
+    /// The topic can't take them as they are.
+    refused: u64,
     unknown: u64,
 }
 
@@ -91,6 +102,9 @@ fn summary(args: &Args, tally: &Tally) -> Result<(), Failure> {
     write!(out, "{} dead letter{plural} {what} to {}", tally.done, args.name())?;
     if tally.passed_over > 0 {
         write!(out, ", {} passed over", tally.passed_over)?;
+    }
+    if tally.refused > 0 {
+        write!(out, ", {} refused", tally.refused)?;
     }
     writeln!(out)?;
     if tally.unknown > 0 {
@@ -143,7 +157,7 @@ impl Letter {
     }
 }
 
-fn redrive(args: &Args, client: &mut Client, tally: &mut Tally) -> Result<(), Failure> {
+fn redrive(args: &Args, mut client: Client, tally: &mut Tally) -> Result<(), Failure> {
     let topic = args.topic.as_deref();
     let dead = layout::dead_letters(args.name());
     // To make the queue would be to make a trace where nothing has died.
@@ -154,29 +168,40 @@ fn redrive(args: &Args, client: &mut Client, tally: &mut Tally) -> Result<(), Fa
     }
     let mut out = output();
     let mut seen = BTreeSet::new();
+    // What stays reserved fills one connection after the other.
+    let mut full: Vec<Client> = Vec::new();
+    let mut is_new = true;
     loop {
         let left = args.max.unwrap_or(u64::MAX) - tally.done;
         if left == 0 {
             return Ok(());
         }
-        let reserved = client.reserve(Some(&dead), GROUP, left.min(AT_ONCE), 0, LEASE_MS, true);
-        let letters: Vec<Letter> = match reserved {
-            Ok(batch) => batch.iter().filter_map(letter).collect(),
-            Err(error) if error.is(Code::QueueFull) && tally.passed_over > 0 => {
-                return Err(Failure::Usage(format!(
-                    "{error}; {} letters that were not asked for are in the way: leave out --group and --key",
-                    tally.passed_over
-                )));
+        let batch = match client.reserve(Some(&dead), GROUP, left.min(AT_ONCE), 0, LEASE_MS, true) {
+            Ok(batch) => batch,
+            Err(error) if error.is(Code::QueueFull) && !seen.is_empty() => {
+                if is_new {
+                    return Err(Failure::Usage(format!(
+                        "{error}; {} letters that were passed over are in the way: leave out --group and --key",
+                        seen.len()
+                    )));
+                }
+                full.push(mem::replace(&mut client, args.connection.connect()?));
+                is_new = true;
+                continue;
             }
             Err(error) => return Err(error.into()),
         };
-        let (taken, others): (Vec<Letter>, Vec<Letter>) = letters.into_iter().partition(|letter| args.takes(letter));
-        tally.passed_over += others.len() as u64;
-        // One that comes a second time was reserved for an hour.
-        if taken.is_empty() && others.is_empty() || others.iter().any(|letter| !seen.insert(letter.offset)) {
+        let is_empty = batch.is_empty();
+        let letters: Vec<Letter> = batch.iter().filter_map(letter).collect();
+        // One that was passed over comes a second time: it was reserved for an hour.
+        if is_empty || letters.iter().any(|letter| seen.contains(&letter.offset)) {
             return Ok(());
         }
-        bring_back(args, client, &dead, &taken, tally, &mut out)?;
+        is_new = false;
+        let (taken, others): (Vec<Letter>, Vec<Letter>) = letters.into_iter().partition(|letter| args.takes(letter));
+        tally.passed_over += others.len() as u64;
+        seen.extend(others.iter().map(|letter| letter.offset));
+        seen.extend(bring_back(args, &mut client, &dead, &taken, tally, &mut out)?);
     }
 }
 
@@ -187,7 +212,7 @@ fn letter(delivered: Delivered<'_>) -> Option<Letter> {
     }
 }
 
-/// Publishes these and confirms those that are safe, whatever becomes of the others.
+/// Publishes these and confirms those that are safe, whatever becomes of the others; says which can't come back.
 fn bring_back(
     args: &Args,
     client: &mut Client,
@@ -195,7 +220,7 @@ fn bring_back(
     letters: &[Letter],
     tally: &mut Tally,
     out: &mut impl Write,
-) -> Result<(), Failure> {
+) -> Result<Vec<u64>, Failure> {
     let topic = args.topic.as_deref();
     for letter in letters {
         client.publish_nowait(topic, Level::Durable, &letter.publication())?;
@@ -203,10 +228,11 @@ fn bring_back(
     let outcomes: Vec<Outcome> = letters.iter().map_while(|_| client.recv_reply()).collect();
     let mut failure = None;
     let mut safe: Vec<(&Letter, u64)> = Vec::new();
+    let mut refused: Vec<u64> = Vec::new();
     for (letter, outcome) in letters.iter().zip(outcomes) {
         let outcome = match outcome {
             // What tells of its death was added to a message that was as large as it may be.
-            Outcome::Refused(error) if error.known() == Some(Code::TooLarge) => {
+            Outcome::Refused(error) if is_about_the_letter(&error) => {
                 let mut headers = letter.headers.clone();
                 headers.retain(|(name, _)| !name.starts_with(DEAD));
                 let plain = Publication { headers: &headers, ..letter.publication() };
@@ -217,6 +243,12 @@ fn bring_back(
         match outcome {
             Outcome::Stored { offset, .. } => safe.push((letter, offset)),
             Outcome::Unknown => tally.unknown += 1,
+            // No repetition helps, and those behind it come back all the same.
+            Outcome::Refused(error) if is_about_the_letter(&error) => {
+                complain("queue redrive", format_args!("dead letter {} stays where it is: {error}", letter.offset));
+                tally.refused += 1;
+                refused.push(letter.offset);
+            }
             Outcome::Refused(error) => failure = Some(Error::Broker(error)),
         }
     }
@@ -238,11 +270,16 @@ fn bring_back(
             out.flush()?;
         }
     }
-    failure.map_or(Ok(()), |error| Err(error.into()))
+    failure.map_or(Ok(refused), |error| Err(error.into()))
+}
+
+/// Whether it is what it is that keeps a letter from being published, and not the time.
+fn is_about_the_letter(error: &BrokerError) -> bool {
+    matches!(error.known(), Some(Code::TooLarge | Code::LineTooLong | Code::BadRequest))
 }
 
 /// Lists what would come back, by reading: nothing is reserved.
-fn show(args: &Args, client: &mut Client, tally: &mut Tally) -> Result<(), Failure> {
+fn show(args: &Args, mut client: Client, tally: &mut Tally) -> Result<(), Failure> {
     let dead = layout::dead_letters(args.name());
     if !client.topics()?.contains(&dead) {
         client.status(args.topic.as_deref())?;
