@@ -139,6 +139,32 @@ fn who_waits_is_served_in_turn_and_gets_no_more_than_there_is() {
     assert_eq!(h.replies(c), "END 0\n");
 }
 
+/// Whoever waits goes on waiting where as many messages are handed out as may be, and is served when one of them is done with.
+#[test]
+fn who_waits_is_not_refused_for_what_others_have() {
+    let mut h = with_messages(Config { pending_max: 1, ..plain() }, 0);
+    let (p, a, b) = (h.connect(), h.connect(), h.connect());
+    for consumer in [a, b] {
+        h.send(consumer, b"RESERVE q 1 1000 100000\n");
+    }
+    h.ask(p, b"PUB DURABLE x\nPUB DURABLE y\n");
+    assert_eq!((h.replies(a), h.replies(b)), ("MSG 0 x\nEND 1\n".into(), String::new()));
+    assert_eq!(h.ask(a, b"CONFIRM q 0\n"), "CONFIRMED 1\n");
+    assert_eq!(h.replies(b), "MSG 1 y\nEND 1\n");
+}
+
+#[test]
+fn what_can_be_reserved_is_counted_apart_from_what_is_not_due() {
+    let mut h = with_messages(plain(), 9);
+    let a = h.connect();
+    h.ask(a, b"RESERVE q 5 0 1000\nABORT q 0\nABORT q 1 50\nABORT q 2 50\n");
+    let counts = h.ask(a, b"QUEUES\n");
+    assert!(counts.contains(" ready=5 reserved=2 delayed=2 dying=0 "), "{counts}");
+    h.advance_ms(50);
+    let counts = h.ask(a, b"QUEUES\n");
+    assert!(counts.contains(" ready=7 reserved=2 delayed=0 dying=0 "), "{counts}");
+}
+
 #[test]
 fn deliveries_are_counted_over_a_kill_and_a_delay_goes_on() {
     let mut h = with_messages(plain(), 2);
@@ -158,6 +184,27 @@ fn deliveries_are_counted_over_a_kill_and_a_delay_goes_on() {
     let again = h.ask(a, b"RESERVE q 2 0 100 META\n");
     assert!(again.starts_with("MSGX 1 1 time="), "{again}");
     assert!(again.contains(" deliveries=2\n1\nMSGX 0 1 time=") && again.contains(" deliveries=5\n"), "{again}");
+}
+
+/// What a checkpoint says in place of the records before it: who is due when.
+#[test]
+fn p15_a_delay_outlives_the_records_that_a_checkpoint_replaces() {
+    let config = Config { journal_bytes: 600, ..plain() };
+    let mut h = with_messages(config.clone(), 2);
+    let a = h.connect();
+    h.ask(a, b"RESERVE q 1 0 100\nABORT q 0 60000\n");
+    h.advance_ms(10_000);
+    for _ in 0..20 {
+        h.ask(a, b"RESERVE q 1 0 100\nABORT q 1\n");
+    }
+    assert!(!journal_segments(&h).contains(&format!("topics/default/queues/q/log/{:020}.log", 0)));
+    h.kill_and_restart(config);
+    let b = h.connect();
+    assert_eq!(h.ask(b, b"PENDING q 0 1\n"), "PENDING 0 deliveries=1 state=delayed dueMs=50000\nEND 1\n");
+    h.advance_ms(49_999);
+    assert_eq!(h.ask(b, b"RESERVE q 9 0 1000\nCONFIRM q 1\n"), "MSG 1 1\nEND 1\nCONFIRMED 1\n");
+    h.advance_ms(1);
+    assert_eq!(h.ask(b, b"RESERVE q 9 0 1000\n"), "MSG 0 0\nEND 1\n");
 }
 
 /// The delay goes by the wall clock over a restart, and whoever sets that back lengthens none.
@@ -313,6 +360,20 @@ fn a_dead_letter_that_was_published_before_a_crash_is_published_once() {
     h.kill_and_restart(plain());
     let b = h.connect();
     assert_eq!(h.ask(b, b"READ @default.dead 0 9\n"), "MSG 0 0\nEND 1\n");
+    assert_eq!(h.ask(b, b"RESERVE q 1 0 100\n"), "END 0\n");
+}
+
+/// Letters are numbered, and the numbers go on over a restart: with one that there was before, a letter would be taken for that, and nobody would
+/// hear of its message.
+#[test]
+fn p15_letters_of_different_lives_are_different_ones() {
+    let mut h = with_messages(plain(), 2);
+    let a = h.connect();
+    h.ask(a, b"ALTER @default max-deliveries=1\nRESERVE q 1 0 100\nABORT q 0\n");
+    h.kill_and_restart(plain());
+    let b = h.connect();
+    h.ask(b, b"RESERVE q 1 0 100\nABORT q 1\n");
+    assert_eq!(h.ask(b, b"READ @default.dead 0 9\n"), "MSG 0 0\nMSG 1 1\nEND 2\n");
     assert_eq!(h.ask(b, b"RESERVE q 1 0 100\n"), "END 0\n");
 }
 
