@@ -74,7 +74,7 @@ pub(super) fn run(args: Args) -> i32 {
         true => show(&args, client, &mut tally),
         false => redrive(&args, client, &mut tally),
     };
-    let summed = summary(&args, &tally);
+    let summed = summary(&args, &tally, result.is_err());
     match exit_code("queue redrive", result) {
         _ if tally.unknown > 0 => EXIT_UNKNOWN,
         0 if tally.refused > 0 => EXIT_REFUSED,
@@ -83,7 +83,7 @@ pub(super) fn run(args: Args) -> i32 {
     }
 }
 
-#[derive(Default)]
+#[derive(Default, PartialEq, Eq)]
 struct Tally {
     done: u64,
     passed_over: u64,
@@ -92,8 +92,9 @@ struct Tally {
     unknown: u64,
 }
 
-fn summary(args: &Args, tally: &Tally) -> Result<(), Failure> {
-    if args.json {
+fn summary(args: &Args, tally: &Tally, has_failed: bool) -> Result<(), Failure> {
+    // Of a failure before the first letter the error says all.
+    if args.json || (has_failed && *tally == Tally::default()) {
         return Ok(());
     }
     let mut out = output();

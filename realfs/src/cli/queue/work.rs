@@ -169,7 +169,7 @@ pub(super) fn run(args: Args) -> i32 {
         jobs.into_iter().map(|job| job.join().expect("a job")).collect()
     });
     let result = results.into_iter().find(Result::is_err).unwrap_or(Ok(()));
-    let summed = summary(&args, &shared);
+    let summed = summary(&args, &shared, result.is_err());
     match exit_code("queue work", result) {
         0 => exit_code("queue work", summed),
         code => code,
@@ -195,17 +195,19 @@ fn take_signals() -> io::Result<[Arc<AtomicBool>; 2]> {
     Ok(flags)
 }
 
-fn summary(args: &Args, shared: &Shared) -> Result<(), Failure> {
-    if args.json {
+fn summary(args: &Args, shared: &Shared, has_failed: bool) -> Result<(), Failure> {
+    let Shared { confirmed, given_back, lost, unknown, .. } = shared;
+    let counts = [confirmed, given_back, lost, unknown].map(|count| count.load(Ordering::Acquire));
+    // Of a failure before the first message the error says all.
+    if args.json || (has_failed && counts == [0; 4]) {
         return Ok(());
     }
-    let Shared { confirmed, given_back, lost, unknown, .. } = shared;
-    let number = |n: &AtomicU64| n.load(Ordering::Acquire);
+    let [confirmed, given_back, lost, unknown] = counts;
     let mut out = output();
-    write!(out, "{} confirmed, {} given back", number(confirmed), number(given_back))?;
+    write!(out, "{confirmed} confirmed, {given_back} given back")?;
     for (count, what) in [(lost, "lost to others while the command ran"), (unknown, "of unknown outcome")] {
-        if number(count) > 0 {
-            write!(out, ", {} {what}", number(count))?;
+        if count > 0 {
+            write!(out, ", {count} {what}")?;
         }
     }
     writeln!(out)?;
