@@ -508,6 +508,29 @@ fn a_lease_is_extended_shown_and_stolen() {
     assert!(code == 1 && error.starts_with("plimsoll queue pending: NO_GROUP "), "{error}");
 }
 
+/// One that nobody has is no reason to leave the others where they are.
+#[test]
+fn every_lease_that_is_named_is_stolen() {
+    let broker = Broker::start(&[]);
+    assert_eq!(broker.run(&["pub", "one", "two", "three"]).0, 0);
+    let mut consumer = std::net::TcpStream::connect(&broker.address).unwrap();
+    consumer.write_all(b"RESERVE q 3 0 60000\nCONFIRM q 1\n").unwrap();
+    let replies = BufReader::new(&consumer).lines().map(Result::unwrap);
+    assert_eq!(replies.take(5).last().unwrap(), "CONFIRMED 1");
+
+    let (code, out, error) = broker.run(&["queue", "steal", "q", "7", "0", "1", "2"]);
+    assert_eq!((code, out.as_str()), (1, "0 can be reserved by others\n2 can be reserved by others\n"), "{error}");
+    let refused: Vec<&str> = error.lines().collect();
+    assert_eq!(refused.len(), 2, "{error}");
+    for (line, offset) in refused.iter().zip([7, 1]) {
+        let told = format!("plimsoll queue steal: NOT_RESERVED offset {offset} ");
+        assert!(line.starts_with(&told), "{error}");
+    }
+    let (_, out, _) = broker.run(&["queue", "list", "--json"]);
+    let queues: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&queues[0]["ready"], &queues[0]["reserved"]), (&2.into(), &0.into()), "{out}");
+}
+
 /// Whoever has not begun has no counts to tell: not that nothing was confirmed, where nobody was asked.
 #[test]
 fn a_queue_command_that_fails_at_once_tells_only_why() {

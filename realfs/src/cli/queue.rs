@@ -3,9 +3,11 @@
 mod redrive;
 mod work;
 
-use super::connection::{Connection, Failure, exit_code, output, topic_name};
+use super::complain;
+use super::connection::{Connection, EXIT_REFUSED, Failure, exit_code, output, topic_name};
 use super::table::Table;
 use clap::Subcommand;
+use plimsoll_core::error::Code;
 use plimsoll_core::protocol::{PendingState, PendingStatus, QueueStatus};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -75,6 +77,10 @@ struct PendingArgs {
 
 /// Take leases away: the messages can be reserved by others at once, and whoever had them can't confirm them any more
 #[derive(clap::Args, Debug)]
+#[command(after_help = "\
+One that is not reserved is named, and the others are taken away all the same.
+
+Exit codes: 0 all taken away, 1 the broker answered ERR, to one of them at least, 2 usage, 6 cannot connect, 7 outcome unknown.")]
 struct StealArgs {
     /// The work queue
     group: String,
@@ -94,7 +100,10 @@ pub(crate) fn run(args: Args) -> i32 {
         Verb::Work(args) => work::run(args),
         Verb::List(args) => exit_code("queue list", list(&args)),
         Verb::Pending(args) => exit_code("queue pending", pending(&args)),
-        Verb::Steal(args) => exit_code("queue steal", steal(&args)),
+        Verb::Steal(args) => match steal(&args) {
+            Ok(refused) if refused > 0 => EXIT_REFUSED,
+            stolen => exit_code("queue steal", stolen.map(|_| ())),
+        },
         Verb::Redrive(args) => redrive::run(args),
     }
 }
@@ -198,13 +207,23 @@ fn time(ms: u64) -> String {
     }
 }
 
-fn steal(args: &StealArgs) -> Result<(), Failure> {
+/// Says how many are nobody's to take away, which is no reason to leave the others.
+fn steal(args: &StealArgs) -> Result<usize, Failure> {
     let mut client = args.connection.connect()?;
     let mut out = output();
+    let mut refused = 0;
     for offset in &args.offsets {
-        client.steal(args.topic.as_deref(), &args.group, *offset)?;
-        writeln!(out, "{offset} can be reserved by others")?;
-        out.flush()?;
+        match client.steal(args.topic.as_deref(), &args.group, *offset) {
+            Err(error) if error.is(Code::NotReserved) => {
+                complain("queue steal", error);
+                refused += 1;
+            }
+            stolen => {
+                stolen?;
+                writeln!(out, "{offset} can be reserved by others")?;
+                out.flush()?;
+            }
+        }
     }
-    Ok(())
+    Ok(refused)
 }
