@@ -531,6 +531,45 @@ fn every_lease_that_is_named_is_stolen() {
     assert_eq!((&queues[0]["ready"], &queues[0]["reserved"]), (&2.into(), &0.into()), "{out}");
 }
 
+/// What was packed is told where there is any.
+#[test]
+fn status_tells_what_was_packed() {
+    let broker = Broker::start(&["--segment-bytes", "4KiB", "--retain-consumed", "yes"]);
+    assert_eq!(broker.run(&["create", "quiet"]).0, 0);
+    let columns = || -> Vec<Vec<String>> {
+        let (code, out, error) = broker.run(&["status"]);
+        assert_eq!(code, 0, "{error}");
+        out.lines()
+            .map(|line| line.split("  ").map(|cell| cell.trim().to_owned()).filter(|cell| !cell.is_empty()).collect())
+            .collect()
+    };
+    assert_eq!(columns()[0].last().unwrap(), "force mean µs");
+
+    let value = "v".repeat(1000);
+    for _ in 0..5 {
+        assert_eq!(broker.run(&["pub", &value, &value]).0, 0);
+    }
+    // The first message keeps its segment and those behind it.
+    let exec = "[ $PLIMSOLL_OFFSET != 0 ]";
+    assert_eq!(broker.run(&["queue", "work", "q", "--exec", exec, "--delay", "5m", "--wait", "0s"]).0, 0);
+    let until = Instant::now() + Duration::from_secs(60);
+    let packed = || -> serde_json::Value { serde_json::from_str(&broker.run(&["status", "--json"]).1).unwrap() };
+    let status = loop {
+        let status = packed();
+        if status[0]["packed"].as_u64().unwrap() == 3 {
+            break status;
+        }
+        assert!(Instant::now() < until, "{status}");
+        thread::sleep(Duration::from_millis(100));
+    };
+    let rows = columns();
+    let told: Vec<Vec<&str>> =
+        rows.iter().map(|row| row[row.len() - 3..].iter().map(String::as_str).collect()).collect();
+    let bytes = status[0]["packed_bytes"].to_string();
+    assert_eq!(told, [["packed", "packed bytes", "pack failures"], ["3", &bytes, "0"], ["0", "0", "0"]]);
+    assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{rows:?}");
+}
+
 /// Whoever has not begun has no counts to tell: not that nothing was confirmed, where nobody was asked.
 #[test]
 fn a_queue_command_that_fails_at_once_tells_only_why() {
