@@ -1,6 +1,7 @@
 //! `plimsoll groups`: the groups of a topic and how far behind they are.
 
-use super::connection::{Connection, Failure, exit_code, output, topic_name};
+use super::connection::{Failure, exit_code, output};
+use super::place::Place;
 use super::table::Table;
 use std::io::Write;
 
@@ -11,14 +12,11 @@ Examples:
   plimsoll groups
   plimsoll groups --topic orders --json")]
 pub(crate) struct Args {
-    /// The topic [default: default]
-    #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
-    topic: Option<String>,
     /// Print an array of JSON objects
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    connection: Connection,
+    at: Place,
 }
 
 /// Prints the groups.
@@ -27,7 +25,7 @@ pub(crate) fn run(args: Args) -> i32 {
 }
 
 fn groups(args: &Args) -> Result<(), Failure> {
-    let groups = args.connection.connect()?.groups(args.topic.as_deref())?;
+    let groups = args.at.connection.connect()?.groups(Some(&args.at.topic))?;
     let mut out = output();
     if args.json {
         let objects: Vec<serde_json::Value> = groups

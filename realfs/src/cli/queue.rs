@@ -4,7 +4,8 @@ mod redrive;
 mod work;
 
 use super::complain;
-use super::connection::{Connection, EXIT_REFUSED, Failure, exit_code, output, topic_name};
+use super::connection::{EXIT_REFUSED, Failure, exit_code, output};
+use super::place::Place;
 use super::table::Table;
 use clap::Subcommand;
 use plimsoll_core::error::Code;
@@ -44,14 +45,11 @@ enum Verb {
 ready: could be reserved now. reserved: somebody has them. delayed: given back, and not due yet. dying: on their way to the dead \
 letters. waiting: consumers that wait for a message.")]
 struct ListArgs {
-    /// The topic [default: default]
-    #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
-    topic: Option<String>,
     /// Print an array of JSON objects
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    connection: Connection,
+    at: Place,
 }
 
 /// List messages that were reserved and are not confirmed: by whom they are leased, and until when
@@ -59,9 +57,6 @@ struct ListArgs {
 struct PendingArgs {
     /// The work queue
     group: String,
-    /// The topic [default: default]
-    #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
-    topic: Option<String>,
     /// Begin with this offset
     #[arg(long, value_name = "OFFSET", default_value_t = 0)]
     from: u64,
@@ -72,7 +67,7 @@ struct PendingArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    connection: Connection,
+    at: Place,
 }
 
 /// Take leases away: the messages can be reserved by others at once, and whoever had them can't confirm them any more
@@ -87,11 +82,8 @@ struct StealArgs {
     /// The messages
     #[arg(required = true)]
     offsets: Vec<u64>,
-    /// The topic [default: default]
-    #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
-    topic: Option<String>,
     #[command(flatten)]
-    connection: Connection,
+    at: Place,
 }
 
 /// Does what was asked for.
@@ -109,7 +101,7 @@ pub(crate) fn run(args: Args) -> i32 {
 }
 
 fn list(args: &ListArgs) -> Result<(), Failure> {
-    let queues = args.connection.connect()?.queues(args.topic.as_deref())?;
+    let queues = args.at.connection.connect()?.queues(Some(&args.at.topic))?;
     let mut out = output();
     if args.json {
         let objects: Vec<Value> = queues.iter().map(queue_json).collect();
@@ -144,7 +136,7 @@ fn queue_json(queue: &QueueStatus) -> Value {
 }
 
 fn pending(args: &PendingArgs) -> Result<(), Failure> {
-    let mut client = args.connection.connect()?;
+    let mut client = args.at.connection.connect()?;
     let mut found: Vec<PendingStatus> = Vec::new();
     let max = args.max.unwrap_or(u64::MAX);
     // The broker answers with a bounded number of lines; a message that is done meanwhile is left out.
@@ -152,7 +144,7 @@ fn pending(args: &PendingArgs) -> Result<(), Failure> {
     while let Some(first) = from
         && (found.len() as u64) < max
     {
-        let more = client.pending(args.topic.as_deref(), &args.group, first, max - found.len() as u64)?;
+        let more = client.pending(Some(&args.at.topic), &args.group, first, max - found.len() as u64)?;
         from = more.last().and_then(|last| last.offset.checked_add(1));
         found.extend(more);
     }
@@ -209,11 +201,11 @@ fn time(ms: u64) -> String {
 
 /// Says how many are nobody's to take away, which is no reason to leave the others.
 fn steal(args: &StealArgs) -> Result<usize, Failure> {
-    let mut client = args.connection.connect()?;
+    let mut client = args.at.connection.connect()?;
     let mut out = output();
     let mut refused = 0;
     for offset in &args.offsets {
-        match client.steal(args.topic.as_deref(), &args.group, *offset) {
+        match client.steal(Some(&args.at.topic), &args.group, *offset) {
             Err(error) if error.is(Code::NotReserved) => {
                 complain("queue steal", error);
                 refused += 1;
