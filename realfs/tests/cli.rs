@@ -87,7 +87,10 @@ fn publish_consume_and_look_around() {
     assert_eq!(broker.run(&["consume", "--group", "g"]), (0, String::new(), String::new()));
     assert_eq!(broker.run(&["seek", "g", "3"]).1, "group g is at 3\n");
     let (_, out, _) = broker.run(&["groups"]);
-    assert_eq!(out.split_whitespace().collect::<Vec<_>>(), ["group", "committed", "lag", "held", "g", "3", "2", "no"]);
+    assert_eq!(
+        out.split_whitespace().collect::<Vec<_>>(),
+        ["topic", "group", "committed", "lag", "held", "default", "g", "3", "2", "no"]
+    );
     assert_eq!(broker.run(&["consume", "--group", "g", "--format", "raw"]).1, "fourfive");
     assert_eq!(broker.run(&["consume", "--offset", "1", "--count", "1"]).1, "two\n");
 
@@ -424,7 +427,7 @@ fn a_command_works_on_each_message_of_a_queue() {
     let (_, out, _) = broker.run(&["queue", "list", "--topic", "orders"]);
     assert!(
         out.starts_with(
-            "queue  confirmed  next  ready  reserved  delayed  dying  waiting  journal\nq              3     3 "
+            "topic   queue  confirmed  next  ready  reserved  delayed  dying  waiting  journal\norders  q              3     3 "
         ),
         "{out}"
     );
@@ -529,6 +532,41 @@ fn every_lease_that_is_named_is_stolen() {
     let (_, out, _) = broker.run(&["queue", "list", "--json"]);
     let queues: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!((&queues[0]["ready"], &queues[0]["reserved"]), (&2.into(), &0.into()), "{out}");
+}
+
+/// Groups and work queues are told the same way: those of one topic, or of all.
+#[test]
+fn groups_and_queues_of_all_topics_are_listed() {
+    let broker = Broker::start(&[]);
+    for topic in ["default", "mails", "orders"] {
+        if topic != "default" {
+            assert_eq!(broker.run(&["create", topic]).0, 0);
+        }
+        let topic = ["--topic", topic];
+        assert_eq!(broker.run(&[&["pub", "x"][..], &topic].concat()).0, 0);
+        assert_eq!(broker.run(&[&["consume", "--group", "g"][..], &topic].concat()).0, 0);
+        assert_eq!(broker.run(&[&["queue", "work", "q", "--exec", "true", "--wait", "0s"][..], &topic].concat()).0, 0);
+    }
+    for (verb, name) in [(&["groups"][..], "g"), (&["queue", "list"], "q")] {
+        for (which, topics) in [
+            (&[][..], &["default"][..]),
+            (&["--topic", "mails"], &["mails"]),
+            (&["--all"], &["default", "mails", "orders"]),
+        ] {
+            let (code, out, error) = broker.run(&[verb, which].concat());
+            assert_eq!(code, 0, "{error}");
+            let found: Vec<Vec<&str>> =
+                out.lines().skip(1).map(|line| line.split_whitespace().take(2).collect()).collect();
+            let wanted: Vec<Vec<&str>> = topics.iter().map(|topic| vec![*topic, name]).collect();
+            assert_eq!(found, wanted, "{verb:?} {which:?}");
+            let (_, out, _) = broker.run(&[verb, which, &["--json"]].concat());
+            let objects: Vec<serde_json::Value> = serde_json::from_str(&out).unwrap();
+            let found: Vec<&str> = objects.iter().map(|object| object["topic"].as_str().unwrap()).collect();
+            assert_eq!(found, topics, "{verb:?} {which:?}");
+        }
+        let (code, _, error) = broker.run(&[verb, &["--all", "--topic", "mails"]].concat());
+        assert!(code == 2 && error.contains("--topic"), "{error}");
+    }
 }
 
 /// What was packed is told where there is any.

@@ -5,7 +5,7 @@ mod work;
 
 use super::complain;
 use super::connection::{EXIT_REFUSED, Failure, exit_code, output};
-use super::place::Place;
+use super::place::{Listing, Place};
 use super::table::Table;
 use clap::Subcommand;
 use plimsoll_core::error::Code;
@@ -19,6 +19,7 @@ use std::io::Write;
 Examples:
   plimsoll queue work mails --topic orders --exec ./send-mail --jobs 4
   plimsoll queue list --topic orders
+  plimsoll queue list --all
   plimsoll queue pending mails --topic orders
   plimsoll queue steal mails 1207 --topic orders
   plimsoll queue redrive --topic orders --dry-run
@@ -45,11 +46,8 @@ enum Verb {
 ready: could be reserved now. reserved: somebody has them. delayed: given back, and not due yet. dying: on their way to the dead \
 letters. waiting: consumers that wait for a message.")]
 struct ListArgs {
-    /// Print an array of JSON objects
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    at: Place,
+    listing: Listing,
 }
 
 /// List messages that were reserved and are not confirmed: by whom they are leased, and until when
@@ -90,7 +88,7 @@ struct StealArgs {
 pub(crate) fn run(args: Args) -> i32 {
     match args.verb {
         Verb::Work(args) => work::run(args),
-        Verb::List(args) => exit_code("queue list", list(&args)),
+        Verb::List(args) => exit_code("queue list", list(&args.listing)),
         Verb::Pending(args) => exit_code("queue pending", pending(&args)),
         Verb::Steal(args) => match steal(&args) {
             Ok(refused) if refused > 0 => EXIT_REFUSED,
@@ -100,24 +98,26 @@ pub(crate) fn run(args: Args) -> i32 {
     }
 }
 
-fn list(args: &ListArgs) -> Result<(), Failure> {
-    let queues = args.at.connection.connect()?.queues(Some(&args.at.topic))?;
-    let mut out = output();
-    if args.json {
-        let objects: Vec<Value> = queues.iter().map(queue_json).collect();
-        writeln!(out, "{}", Value::from(objects))?;
-    } else {
-        let heads = ["queue", "confirmed", "next", "ready", "reserved", "delayed", "dying", "waiting", "journal"];
-        let mut table = Table::new(&heads);
-        for queue in queues {
-            let QueueStatus { group, confirmed, next, ready, reserved, delayed, dying, waiting, journal_bytes, .. } =
-                queue;
-            let numbers = [confirmed, next, ready, reserved, delayed, dying, waiting, journal_bytes];
-            table.row([group].into_iter().chain(numbers.map(|n| n.to_string())));
-        }
-        table.print(&mut out)?;
-    }
-    Ok(out.flush()?)
+fn list(listing: &Listing) -> Result<(), Failure> {
+    listing.print(
+        |client, topic| client.queues(Some(topic)),
+        ["queue", "confirmed", "next", "ready", "reserved", "delayed", "dying", "waiting", "journal"],
+        |queue| {
+            let number = |number: u64| number.to_string();
+            [
+                queue.group.clone(),
+                number(queue.confirmed),
+                number(queue.next),
+                number(queue.ready),
+                number(queue.reserved),
+                number(queue.delayed),
+                number(queue.dying),
+                number(queue.waiting),
+                number(queue.journal_bytes),
+            ]
+        },
+        queue_json,
+    )
 }
 
 fn queue_json(queue: &QueueStatus) -> Value {
