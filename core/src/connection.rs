@@ -63,6 +63,8 @@ pub(crate) enum Stall {
 
 /// A client.
 pub(crate) struct Connection {
+    /// Where it comes from, for people.
+    pub(crate) peer: String,
     pub(crate) input: Input,
     pub(crate) codec: LineCodec,
     slots: VecDeque<Slot>,
@@ -98,8 +100,9 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(limits: Limits, now_ns: u64) -> Connection {
+    pub(crate) fn new(peer: String, limits: Limits, now_ns: u64) -> Connection {
         Connection {
+            peer,
             input: Input::default(),
             codec: LineCodec::new(limits),
             slots: VecDeque::new(),

@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::effect::{ConnectionId, EffectId, IoError, Outcome};
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
 
@@ -43,6 +44,8 @@ pub enum Event {
     Connected {
         /// Its new name.
         connection: ConnectionId,
+        /// Where it comes from, for people: an address and a port. One word.
+        peer: String,
     },
     /// Bytes came in, in any fragmentation.
     Received {

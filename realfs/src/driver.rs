@@ -435,12 +435,14 @@ impl Driver {
     fn connect(&mut self, mut stream: TcpStream) {
         let id = ConnectionId(self.next_connection);
         let token = token_of(id);
+        // One that is gone again already has none.
+        let peer = stream.peer_addr().map_or_else(|_| "-".to_owned(), |address| address.to_string());
         if self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE).is_err() {
             return;
         }
         self.next_connection += 1;
         self.backend.connections.insert(id, Connection::new(stream, self.send_stall));
-        self.tell(Event::Connected { connection: id });
+        self.tell(Event::Connected { connection: id, peer });
     }
 
     /// Receives from everybody who has sent something, each once and in turn.

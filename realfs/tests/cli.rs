@@ -499,12 +499,17 @@ fn a_lease_is_extended_shown_and_stolen() {
     let pending: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &pending[0]["state"], &pending[0]["deliveries"]), (0, &"reserved".into(), &1.into()), "{out}");
     assert!(pending[0]["left_ms"].as_u64().unwrap() > 400, "{out}");
+    // Whose it is, for somebody who looks for the process.
+    assert!(pending[0]["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1:")), "{out}");
     let (code, out, _) = broker.run(&["queue", "steal", "q", "0"]);
     assert_eq!((code, out.as_str()), (0, "0 can be reserved by others\n"));
     assert_eq!(lines.next().as_deref(), Some("0 confirmed, 0 given back, 1 lost to others while the command ran"));
     assert!(worker.wait().unwrap().success());
     let (_, out, _) = broker.run(&["queue", "pending", "q"]);
-    assert_eq!(out, "offset  deliveries  state  connection  time\n     0           1  ready           -     -\n");
+    assert_eq!(
+        out,
+        "offset  deliveries  state  connection  peer  time\n     0           1  ready           -     -     -\n"
+    );
     let (code, _, error) = broker.run(&["queue", "steal", "q", "0"]);
     assert!(code == 1 && error.starts_with("plimsoll queue steal: NOT_RESERVED "), "{error}");
     let (code, _, error) = broker.run(&["queue", "pending", "r"]);

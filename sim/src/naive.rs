@@ -130,7 +130,7 @@ impl Harness {
             untaken: 0,
         };
         self.clients.insert(connection, client);
-        self.tell(Event::Connected { connection });
+        self.tell(Event::Connected { connection, peer: format!("sim:{}", connection.0) });
         connection
     }
 

@@ -97,6 +97,30 @@ fn nothing_is_packed_that_somebody_else_may_read() {
     assert_eq!(status(&mut h, c, "packed"), 0);
 }
 
+/// Where consumers are at work a segment is about to go by itself.
+#[test]
+fn nothing_is_packed_that_was_not_handed_out_whole() {
+    let mut h = started(small());
+    let c = h.connect();
+    assert_eq!(h.ask(c, b"ALTER @default retain-consumed=yes\n"), "ALTERED default\n");
+    for value in 0..60 {
+        h.ask(c, format!("PUB DURABLE value{value:03}\n").as_bytes());
+    }
+    // All but one of the first 15, of some 20 that the first segment has.
+    for offset in 0..15 {
+        h.ask(c, b"RESERVE q 1 0 1000000\n");
+        if offset != 3 {
+            assert_eq!(h.ask(c, format!("CONFIRM q {offset}\n").as_bytes()), "CONFIRMED 1\n");
+        }
+    }
+    h.advance_ms(5_000);
+    assert_eq!(status(&mut h, c, "packed"), 0);
+    h.ask(c, b"RESERVE q 30 0 1000000\n");
+    h.ask(c, b"CONFIRM q 15 16\n");
+    h.advance_ms(5_000);
+    assert_eq!(status(&mut h, c, "packed"), 1);
+}
+
 /// A message that is not forced to be confirmed stays.
 #[test]
 fn p15_what_is_confirmed_in_memory_alone_is_not_packed_away() {
@@ -181,14 +205,11 @@ fn p16_the_start_may_move_while_a_segment_is_packed() {
     }
 }
 
-/// The start is on its way further than what is packed: what was stored for that stays stored (P16). Nothing is stored later that would
-/// make up for it: the segments below the new start are gone by then, and none above it is worth packing.
-#[test]
-fn p16_packing_forgets_nobody_whose_messages_the_start_takes() {
+/// The first segment is packed while a PURGE takes it and the one behind it, 20 to 40. Of the others nothing is confirmed.
+fn purged_while_packed(stuck: &[u64]) -> Harness {
     let is_start = |effect: &Effect, path: &str| is_slot_write(effect, path) && path == "topics/default/watermark";
     let begins_packing = |effect: &Effect, path: &str| matches!(effect, Effect::Create { .. }) && is_packed(path);
-    // Of the segments that begin at 0, 20, 40, … only the first is worth packing.
-    let stuck: Vec<u64> = [3].into_iter().chain(20..100).collect();
+    let stuck: Vec<u64> = stuck.iter().copied().chain(40..100).collect();
     let (mut h, c) = confirmed_but(&stuck, 100);
     assert_eq!(segments(&h.disk)[..3], [0, 20, 40].map(segment));
     h.advance_ms(990);
@@ -207,6 +228,16 @@ fn p16_packing_forgets_nobody_whose_messages_the_start_takes() {
     h.advance_ms(60_000);
     assert_eq!(h.replies(purging), "PURGED 40\n");
     assert_eq!((status(&mut h, c, "packed"), segments(&h.disk)[0].clone()), (1, segment(40)));
+    h
+}
+
+/// The start is on its way further than what is packed: what was stored for that stays stored (P16). Nothing is stored later that would
+/// make up for it: the segments below the new start are gone by then, and none above it is worth packing.
+#[test]
+fn p16_packing_forgets_nobody_whose_messages_the_start_takes() {
+    // Only the first segment is worth packing.
+    let stuck: Vec<u64> = [3].into_iter().chain(20..40).collect();
+    let mut h = purged_while_packed(&stuck);
     h.kill_and_restart(small());
     let c = h.connect();
     for offset in [2, 25, 39] {
@@ -215,7 +246,43 @@ fn p16_packing_forgets_nobody_whose_messages_the_start_takes() {
     }
 }
 
+/// What the start has left behind is about to be removed: it is not written anew first.
+#[test]
+fn nothing_is_packed_that_lies_below_the_start() {
+    purged_while_packed(&[3]);
+}
+
 /// A batch stays as long as one of its messages does: it is no reason to write its segment anew again and again.
+/// What is due comes in the order of becoming due. A gap that was told among higher offsets is none among lower ones.
+#[test]
+fn p6_a_gap_hides_nothing_that_lies_below_it() {
+    let config = Config { fetch_bytes_max: 150, ..small() };
+    let mut h = started(config);
+    let c = h.connect();
+    assert_eq!(h.ask(c, b"ALTER @default retain-consumed=yes\n"), "ALTERED default\n");
+    for offset in 0..60 {
+        let value = format!("{offset:0>size$}", size = if offset == 1 { 200 } else { 8 });
+        h.ask(c, format!("PUB DURABLE {value}\n").as_bytes());
+    }
+    for offset in 0..60 {
+        h.ask(c, b"RESERVE q 1 0 1000000\n");
+        if ![0, 1, 2, 9].contains(&offset) {
+            assert_eq!(h.ask(c, format!("CONFIRM q {offset}\n").as_bytes()), "CONFIRMED 1\n");
+        }
+    }
+    h.advance_ms(1_000);
+    assert!(status(&mut h, c, "packed") > 0);
+    h.ask(c, b"DELETE @default q\n");
+    h.ask(c, b"RESERVE q 1 0 1000000\n");
+    assert_eq!(h.ask(c, b"ABORT q 0 500\n"), "ABORTED 0\n");
+    // There is room for one: 2 to 9 are put back.
+    let read = h.ask(c, b"RESERVE q 9 0 1000000\n");
+    assert!(read.starts_with("MSG 1 0000") && read.ends_with("\nEND 1\n"), "{read}");
+    h.advance_ms(500);
+    let read = h.ask(c, b"RESERVE q 9 0 1000000\n");
+    assert_eq!(read, "MSG 2 00000002\nGAP 3 9\nMSG 9 00000009\nMSG 0 00000000\nEND 3\n");
+}
+
 #[test]
 fn a_segment_that_can_get_no_smaller_is_packed_once() {
     let mut h = started(small());

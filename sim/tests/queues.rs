@@ -89,12 +89,12 @@ fn what_is_given_back_comes_before_what_is_new_in_the_order_of_becoming_due() {
     assert_eq!(h.ask(b, b"RESERVE q 9 0 100000 META\n").matches("deliveries=2").count(), 2);
     assert_eq!(
         h.ask(b, b"PENDING q\n"),
-        "PENDING 0 deliveries=2 state=reserved connection=2 leftMs=100000\n\
-         PENDING 1 deliveries=1 state=reserved connection=1 leftMs=99940\n\
-         PENDING 2 deliveries=2 state=reserved connection=2 leftMs=100000\n\
-         PENDING 3 deliveries=2 state=reserved connection=2 leftMs=99940\n\
-         PENDING 4 deliveries=1 state=reserved connection=2 leftMs=99940\n\
-         PENDING 5 deliveries=1 state=reserved connection=2 leftMs=100000\nEND 6\n"
+        "PENDING 0 deliveries=2 state=reserved connection=2 peer=sim:2 leftMs=100000\n\
+         PENDING 1 deliveries=1 state=reserved connection=1 peer=sim:1 leftMs=99940\n\
+         PENDING 2 deliveries=2 state=reserved connection=2 peer=sim:2 leftMs=100000\n\
+         PENDING 3 deliveries=2 state=reserved connection=2 peer=sim:2 leftMs=99940\n\
+         PENDING 4 deliveries=1 state=reserved connection=2 peer=sim:2 leftMs=99940\n\
+         PENDING 5 deliveries=1 state=reserved connection=2 peer=sim:2 leftMs=100000\nEND 6\n"
     );
     assert_eq!(h.ask(b, b"PENDING q 3 1\n").lines().count(), 2);
 }

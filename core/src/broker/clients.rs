@@ -8,11 +8,12 @@ use crate::io::Io;
 use crate::protocol::line::{self, Limits};
 use crate::protocol::{Next, Reply, Request};
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
 
 impl Broker {
-    pub(super) fn connected(&mut self, id: ConnectionId) {
+    pub(super) fn connected(&mut self, id: ConnectionId, peer: String) {
         let max = self.config.connections_max as usize;
         if self.connections.len() >= max {
             let sentence =
@@ -28,7 +29,7 @@ impl Broker {
             batch_bytes_max: self.config.publish_batch_bytes_max,
             batch_messages_max: self.config.queue_messages,
         };
-        let client = Connection::new(limits, self.now().monotonic_ns);
+        let client = Connection::new(peer, limits, self.now().monotonic_ns);
         self.connections.insert(id, client);
     }
 

@@ -221,7 +221,7 @@ impl Broker {
             Event::Reconfigure { config, kept_elsewhere } => self.reconfigure(&config, kept_elsewhere),
             Event::Wake => {}
             Event::Completed { id, result } => self.completed(id, result),
-            Event::Connected { connection } => self.connected(connection),
+            Event::Connected { connection, peer } => self.connected(connection, peer),
             Event::Received { connection, bytes } => {
                 if let Some(client) = self.connections.get_mut(&connection) {
                     client.input.push(bytes);

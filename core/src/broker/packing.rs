@@ -105,9 +105,7 @@ impl Broker {
         live.dedup();
         let base = topic.worth_packing(&live, next)?;
         let end = topic.segments.iter().map(|segment| segment.base).find(|other| *other > base)?;
-        let mut live: BTreeSet<u64> = pack::within(&live, base..end).iter().copied().collect();
-        // What was never handed out by one of them is live, too.
-        live.extend(next.max(base)..end.max(next.max(base)));
+        let live: BTreeSet<u64> = pack::within(&live, base..end).iter().copied().collect();
         Some(Chosen { topic: id, base, live, journals })
     }
 

@@ -553,6 +553,8 @@ impl Broker {
 
     pub(super) fn pending(
         &mut self,
+        id: ConnectionId,
+        client: &Connection,
         topic: &TopicRef,
         group: &str,
         from: u64,
@@ -560,7 +562,13 @@ impl Broker {
     ) -> Result<Option<Reply>, RequestError> {
         let journal = self.queue_id(topic, group)?;
         let now_ns = self.now().monotonic_ns;
-        Ok(Some(Reply::Pending(self.queues[&journal].share.list(from, max, now_ns))))
+        let peer = |of: ConnectionId| match self.connections.get(&of) {
+            // Whoever asks is not in its place.
+            _ if of == id => client.peer.clone(),
+            Some(other) => other.peer.clone(),
+            None => String::new(),
+        };
+        Ok(Some(Reply::Pending(self.queues[&journal].share.list(from, max, now_ns, peer))))
     }
 
     // ---- the journal -------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ impl Broker {
             Request::Abort { topic, group, offset, delay_ms } => self.abort(id, client, topic, group, offset, delay_ms),
             Request::Extend { topic, group, offset, lease_ms } => self.extend(id, &topic, &group, offset, lease_ms),
             Request::Queues { topic } => self.topic_or_error(&topic).map(|topic| Some(self.queues_of(topic))),
-            Request::Pending { topic, group, from, max } => self.pending(&topic, &group, from, max),
+            Request::Pending { topic, group, from, max } => self.pending(id, client, &topic, &group, from, max),
             Request::Steal { topic, group, offset } => self.steal(&topic, &group, offset),
             Request::Ack { topic, group, offset } => self.ack(id, client, &topic, &group, offset),
             Request::Read { topic, offset, max, meta } => self.read(id, client, &topic, offset, max, meta),

@@ -17,6 +17,7 @@ use crate::effect::ConnectionId;
 use crate::event::Now;
 use crate::protocol::{PendingState, PendingStatus};
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
 use alloc::vec::Vec;
 
 /// What a pending message waits for.
@@ -272,14 +273,20 @@ impl Share {
     }
 
     /// Pending messages from `from` on, at most so many.
-    pub(crate) fn list(&self, from: u64, max: u64, now_ns: u64) -> Vec<PendingStatus> {
+    pub(crate) fn list(
+        &self,
+        from: u64,
+        max: u64,
+        now_ns: u64,
+        peer: impl Fn(ConnectionId) -> String,
+    ) -> Vec<PendingStatus> {
         let ms = |until_ns: u64| until_ns.saturating_sub(now_ns).div_ceil(1_000_000);
         let status = |(offset, pending): (&u64, &Pending)| PendingStatus {
             offset: *offset,
             deliveries: pending.deliveries,
             state: match pending.state {
                 State::Reserved { connection, until_ns } => {
-                    PendingState::Reserved { connection: connection.0, left_ms: ms(until_ns) }
+                    PendingState::Reserved { connection: connection.0, peer: peer(connection), left_ms: ms(until_ns) }
                 }
                 State::Ready { due_ns } => PendingState::Ready { due_ms: ms(due_ns) },
                 State::Dying(_) => PendingState::Dying,

@@ -77,14 +77,16 @@ impl Topic {
         self.policy.bound(Setting::PackBelow).filter(|_| may && !self.deleting && !self.is_journal)
     }
 
-    /// The first closed segment that is worth it. `live` are the messages below `next` that are not confirmed, by all queues together, in
-    /// ascending order; whatever comes from `next` on is live.
+    /// The first closed segment that is worth it. `live` are the messages that are not confirmed, by all queues together, in ascending order;
+    /// whatever comes from `next` on was not handed out. Where that is, consumers are at work, and the segment is about to go by itself.
     pub(crate) fn worth_packing(&self, live: &[u64], next: u64) -> Option<u64> {
         let below = self.packs_below()?;
         let closed = self.segments.iter().zip(self.segments.iter().skip(1));
-        let found = closed.map(|(segment, after)| (segment, segment.offsets(after))).find(|(segment, offsets)| {
-            let pending = within(live, offsets.start..offsets.end.min(next)).len() as u64;
-            let live = pending + offsets.end.saturating_sub(offsets.start.max(next));
+        let all = closed.map(|(segment, after)| (segment, segment.offsets(after)));
+        // What lies below the start is about to be removed.
+        let mut settled = all.filter(|(_, offsets)| offsets.end > self.start && offsets.end <= next);
+        let found = settled.find(|(segment, offsets)| {
+            let live = within(live, offsets.clone()).len() as u64;
             let there = offsets.end - offsets.start - segment.removed;
             // A batch stays as long as one of its messages does, however often it is written anew.
             let is_new = segment.kept.is_none_or(|kept| live * 2 <= kept && live < kept);

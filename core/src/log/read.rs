@@ -541,8 +541,8 @@ pub(crate) async fn hand_out(
     }
     for run in taken.chunk_by(|one, next| one.offset + 1 == next.offset) {
         let (next, end) = (run[0].offset, run[0].offset + run.len() as u64);
-        // What the gap before it has told already.
-        let told = handed.gaps.last().map_or(0, |gap| gap.1);
+        // What a gap before it has told already. Runs come in the order of becoming due, so a gap may lie above.
+        let told = handed.gaps.iter().find(|gap| (gap.0..gap.1).contains(&next)).map_or(next, |gap| gap.1);
         if told >= end {
             continue;
         }
@@ -550,10 +550,10 @@ pub(crate) async fn hand_out(
         if left == 0 {
             break;
         }
-        let skipped = told.saturating_sub(next) as usize;
+        let skipped = (told - next) as usize;
         let deliveries = run[skipped..].iter().map(|taken| taken.deliveries).collect();
         let wanted = Wanted {
-            next: next.max(told),
+            next: told,
             limit: end.min(limit),
             messages_max: run.len() as u64,
             bytes_max: left,
@@ -561,10 +561,9 @@ pub(crate) async fn hand_out(
             hint: None,
             deliveries,
         };
-        let begin = wanted.next;
         let delivered = deliver(io.clone(), topic.clone(), wanted).await;
         let is_gone = |offset: &u64| delivered.gaps.iter().any(|gap| (gap.0..gap.1).contains(offset));
-        handed.offsets.extend((begin..delivered.next.min(end)).filter(|offset| !is_gone(offset)));
+        handed.offsets.extend((told..delivered.next.min(end)).filter(|offset| !is_gone(offset)));
         handed.out.extend_from_slice(&delivered.out);
         handed.gaps.extend(delivered.gaps);
         if let Some(damage) = delivered.damage {

@@ -436,12 +436,14 @@ pub struct QueueStatus {
 }
 
 /// How a message that was reserved once and is not confirmed stands, for `PENDING`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PendingState {
     /// Reserved by this connection, for so many milliseconds more.
     Reserved {
         /// The number by which the broker knows the connection.
         connection: u64,
+        /// Where that comes from: an address and a port.
+        peer: String,
         /// Milliseconds.
         left_ms: u64,
     },
@@ -455,7 +457,7 @@ pub enum PendingState {
 }
 
 /// One message of a work queue, for `PENDING`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PendingStatus {
     /// Its offset.
     pub offset: u64,

@@ -153,15 +153,16 @@ fn pending(args: &PendingArgs) -> Result<(), Failure> {
         let objects: Vec<Value> = found.iter().map(pending_json).collect();
         writeln!(out, "{}", Value::from(objects))?;
     } else {
-        let mut table = Table::new(&["offset", "deliveries", "state", "connection", "time"]);
+        let mut table = Table::new(&["offset", "deliveries", "state", "connection", "peer", "time"]);
         for message in found {
-            let (state, connection, ms) = told(message.state);
+            let (state, holder, ms) = told(&message.state);
             let text = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
             table.row([
                 message.offset.to_string(),
                 message.deliveries.to_string(),
                 state.to_owned(),
-                text(connection.map(|connection| connection.to_string())),
+                text(holder.map(|(connection, _)| connection.to_string())),
+                text(holder.map(|(_, peer)| peer.to_owned())),
                 text(ms.map(time)),
             ]);
         }
@@ -171,22 +172,23 @@ fn pending(args: &PendingArgs) -> Result<(), Failure> {
 }
 
 /// What it is called, whose it is, and for how many milliseconds that stays so.
-fn told(state: PendingState) -> (&'static str, Option<u64>, Option<u64>) {
+fn told(state: &PendingState) -> (&'static str, Option<(u64, &str)>, Option<u64>) {
     match state {
-        PendingState::Reserved { connection, left_ms } => ("reserved", Some(connection), Some(left_ms)),
+        PendingState::Reserved { connection, peer, left_ms } => ("reserved", Some((*connection, peer)), Some(*left_ms)),
         PendingState::Ready { due_ms: 0 } => ("ready", None, None),
-        PendingState::Ready { due_ms } => ("delayed", None, Some(due_ms)),
+        PendingState::Ready { due_ms } => ("delayed", None, Some(*due_ms)),
         PendingState::Dying => ("dying", None, None),
     }
 }
 
 fn pending_json(message: &PendingStatus) -> Value {
-    let (state, connection, ms) = told(message.state);
+    let (state, holder, ms) = told(&message.state);
     json!({
         "offset": message.offset,
         "deliveries": message.deliveries,
         "state": state,
-        "connection": connection,
+        "connection": holder.map(|(connection, _)| connection),
+        "peer": holder.map(|(_, peer)| peer),
         "left_ms": ms,
     })
 }

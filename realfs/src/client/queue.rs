@@ -125,6 +125,7 @@ impl Client {
                 state: match fields.get("state")? {
                     b"reserved" => PendingState::Reserved {
                         connection: fields.number("connection")?,
+                        peer: String::from_utf8_lossy(fields.get("peer")?).into_owned(),
                         left_ms: fields.number("leftMs")?,
                     },
                     b"ready" => PendingState::Ready { due_ms: 0 },

@@ -452,7 +452,7 @@ fn work_queues_are_spoken_to() {
         ),
         expect("PENDING q 3 10\n"),
         reply(
-            "PENDING 3 deliveries=1 state=reserved connection=2 leftMs=5\nPENDING 4 deliveries=1 state=ready\n\
+            "PENDING 3 deliveries=1 state=reserved connection=2 peer=192.0.2.1:5 leftMs=5\nPENDING 4 deliveries=1 state=ready\n\
              PENDING 5 deliveries=1 state=delayed dueMs=9\nPENDING 6 deliveries=1 state=dying\nEND 4\n",
         ),
         expect("PENDING q 0 1\n"),
@@ -485,7 +485,7 @@ fn work_queues_are_spoken_to() {
     let pending = client.pending(None, "q", 3, 10).unwrap();
     assert_eq!(pending.iter().map(|message| message.offset).collect::<Vec<_>>(), [3, 4, 5, 6]);
     let states: Vec<_> = pending.into_iter().map(|message| message.state).collect();
-    let reserved = PendingState::Reserved { connection: 2, left_ms: 5 };
+    let reserved = PendingState::Reserved { connection: 2, peer: "192.0.2.1:5".to_owned(), left_ms: 5 };
     let ready = |due_ms| PendingState::Ready { due_ms };
     assert_eq!(states, [reserved, ready(0), ready(9), PendingState::Dying]);
     assert!(matches!(client.pending(None, "q", 0, 1), Err(Error::Protocol(_))), "a state that is none");

@@ -90,7 +90,7 @@ impl Machine {
         while self.clients.len() <= client {
             let connection = ConnectionId(self.clients.len() as u64);
             self.clients.push(Vec::new());
-            self.events.push_back(Event::Connected { connection });
+            self.events.push_back(Event::Connected { connection, peer: String::from("sim") });
         }
         let bytes = Bytes::copy_from_slice(bytes);
         self.events.push_back(Event::Received { connection: ConnectionId(client as u64), bytes });

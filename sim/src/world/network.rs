@@ -75,7 +75,7 @@ impl World {
         self.trace.note(self.now_ns, lane(owner), format_args!("connects"));
         self.conns.insert(connection, conn);
         self.checker.connected(connection);
-        self.tell(Event::Connected { connection })?;
+        self.tell(Event::Connected { connection, peer: format!("sim:{}", connection.0) })?;
         Ok(Some(connection))
     }
 

@@ -95,7 +95,7 @@ impl Scene {
     pub(crate) fn connect(&mut self) -> ConnectionId {
         self.connections += 1;
         let connection = ConnectionId(self.connections);
-        self.events.push_back(Event::Connected { connection });
+        self.events.push_back(Event::Connected { connection, peer: String::from("sim") });
         connection
     }
 

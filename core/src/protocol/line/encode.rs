@@ -91,13 +91,14 @@ pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply) {
             for message in messages {
                 number(out, "PENDING ", message.offset);
                 number(out, " deliveries=", message.deliveries);
-                match message.state {
-                    PendingState::Reserved { connection, left_ms } => {
-                        number(out, " state=reserved connection=", connection);
-                        number(out, " leftMs=", left_ms);
+                match &message.state {
+                    PendingState::Reserved { connection, peer, left_ms } => {
+                        number(out, " state=reserved connection=", *connection);
+                        text(out, " peer=", peer);
+                        number(out, " leftMs=", *left_ms);
                     }
                     PendingState::Ready { due_ms: 0 } => text(out, " state=", "ready"),
-                    PendingState::Ready { due_ms } => number(out, " state=delayed dueMs=", due_ms),
+                    PendingState::Ready { due_ms } => number(out, " state=delayed dueMs=", *due_ms),
                     PendingState::Dying => text(out, " state=", "dying"),
                 }
                 out.push(b'\n');

@@ -673,7 +673,7 @@ fn replies_are_written_as_the_protocol_says() {
         journal_forces: 9,
     };
     let pending = [
-        PendingState::Reserved { connection: 3, left_ms: 4 },
+        PendingState::Reserved { connection: 3, peer: "192.0.2.1:5".to_string(), left_ms: 4 },
         PendingState::Ready { due_ms: 0 },
         PendingState::Ready { due_ms: 5 },
         PendingState::Dying,
@@ -725,7 +725,7 @@ fn replies_are_written_as_the_protocol_says() {
         (Reply::Pending(vec![]), "END 0\n"),
         (
             Reply::Pending(pending),
-            "PENDING 1 deliveries=2 state=reserved connection=3 leftMs=4\nPENDING 2 deliveries=2 state=ready\n\
+            "PENDING 1 deliveries=2 state=reserved connection=3 peer=192.0.2.1:5 leftMs=4\nPENDING 2 deliveries=2 state=ready\n\
              PENDING 3 deliveries=2 state=delayed dueMs=5\nPENDING 4 deliveries=2 state=dying\nEND 4\n",
         ),
         (Reply::Created { topic: "orders".to_string() }, "CREATED orders\n"),
