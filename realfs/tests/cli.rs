@@ -414,7 +414,7 @@ fn a_command_works_on_each_message_of_a_queue() {
     }
     let exec = "read -r line; echo \"$PLIMSOLL_TOPIC/$PLIMSOLL_GROUP $PLIMSOLL_OFFSET $PLIMSOLL_KEY $PLIMSOLL_HEADER_x_y \
                 $PLIMSOLL_DELIVERIES $line\"; [ $PLIMSOLL_OFFSET != 1 ]";
-    let work = ["queue", "work", "q", "--topic", "orders", "--exec", exec, "--delay", "10ms", "--wait", "1s"];
+    let work = ["queue", "work", "q", "--topic", "orders", "--exec", exec, "--delay", "500ms", "--wait", "1s"];
     let (code, out, error) = broker.run(&work);
     assert_eq!(code, 0, "{error}");
     assert_eq!(
