@@ -1,7 +1,8 @@
 //! `plimsoll consume`: delivers a group's messages, or reads without one.
 
 use super::complain;
-use super::connection::{Connection, Failure, exit_code, output, topic_name};
+use super::connection::{Failure, exit_code, output};
+use super::place::Place;
 use crate::client::{Batch, Client, Delivered, Message, Options};
 use clap::ValueEnum;
 use plimsoll_core::error::Code;
@@ -28,9 +29,6 @@ pub(crate) struct Args {
     /// Deliver to this group, from its committed offset on
     #[arg(long, value_name = "GROUP", conflicts_with = "offset")]
     group: Option<String>,
-    /// The topic [default: default]
-    #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
-    topic: Option<String>,
     /// Without a group: begin here [default: the first message there is]
     #[arg(long, value_name = "OFFSET")]
     offset: Option<u64>,
@@ -50,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     #[command(flatten)]
-    connection: Connection,
+    at: Place,
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,11 +73,11 @@ pub(crate) fn run(args: Args) -> i32 {
 
 fn consume(args: &Args) -> Result<(), Failure> {
     // A first connection that fails is an error; a lost one is tried again for as long as we are to follow.
-    let mut client = args.connection.connect()?;
+    let mut client = args.at.connection.connect()?;
     let mut out = output();
     let mut left = args.count.unwrap_or(u64::MAX);
     let mut position = match (&args.group, args.offset) {
-        (None, None) => client.status(args.topic.as_deref())?.start,
+        (None, None) => client.status(Some(&args.at.topic))?.start,
         (_, offset) => offset.unwrap_or(0),
     };
     let mut was_busy = false;
@@ -90,7 +88,7 @@ fn consume(args: &Args) -> Result<(), Failure> {
             Err(Failure::Client(error)) if args.follow && error.is_indeterminate() => {
                 complain("consume", format_args!("{error}; connecting again"));
                 let patient = Options { reconnect_for: Duration::MAX / 4, ..Options::default() };
-                client = args.connection.connect_with(patient)?;
+                client = args.at.connection.connect_with(patient)?;
             }
             // Our own lost connection may hold the group until the broker notices, or another consumer does its work.
             Err(Failure::Client(error)) if args.follow && error.is(Code::GroupBusy) => {
@@ -116,7 +114,7 @@ fn round(
     left: u64,
     position: &mut u64,
 ) -> Result<u64, Failure> {
-    let topic = args.topic.as_deref();
+    let topic = Some(&args.at.topic[..]);
     let max = left.min(args.ack_every);
     let meta = args.format == Format::Json;
     let wait = args.wait.unwrap_or(if args.follow { 30_000 } else { 0 });

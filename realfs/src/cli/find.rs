@@ -1,6 +1,7 @@
 //! `plimsoll find`: looks for messages of a producer's sequence or of a key.
 
-use super::connection::{Connection, Failure, exit_code, output, topic_name};
+use super::connection::{Failure, exit_code, output};
+use super::place::Place;
 use super::seek::seek_to;
 use crate::client::{Client, Delivered, Message};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -29,9 +30,6 @@ offsets, that was accepted then or later. For each hit a line: offset, time, byt
 Exit codes: 0 found, 8 nothing found, 1 the broker answered ERR, 2 usage, 6 cannot connect, 7 outcome unknown."
 )]
 pub(crate) struct Args {
-    /// The topic [default: default]
-    #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
-    topic: Option<String>,
     /// The number of a producer and of its message
     #[arg(long, value_name = "PRODUCER:SEQUENCE", value_parser = producer_id)]
     id: Option<(u64, u32)>,
@@ -51,7 +49,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    connection: Connection,
+    at: Place,
 }
 
 fn producer_id(text: &str) -> Result<(u64, u32), String> {
@@ -70,8 +68,8 @@ pub(crate) fn run(args: Args) -> i32 {
 
 /// Says how many were found.
 fn find(args: &Args) -> Result<u64, Failure> {
-    let topic = args.topic.as_deref();
-    let mut client = args.connection.connect()?;
+    let topic = Some(&args.at.topic[..]);
+    let mut client = args.at.connection.connect()?;
     let status = client.status(topic)?;
     let place = |client: &mut Client, to: SeekTo| match to {
         SeekTo::Offset(offset) => Ok(offset),
@@ -108,8 +106,8 @@ fn find(args: &Args) -> Result<u64, Failure> {
     progress.finish_and_clear();
     out.flush()?;
     if found == 0 {
-        let name = topic.unwrap_or("default");
-        super::complain("find", format_args!("nothing was found in topic {name} from offset {from} to {to}"));
+        let Place { topic, .. } = &args.at;
+        super::complain("find", format_args!("nothing was found in topic {topic} from offset {from} to {to}"));
     }
     Ok(found)
 }

@@ -1,54 +1,36 @@
 //! `plimsoll groups`: the groups of a topic and how far behind they are.
 
-use super::connection::{Connection, Failure, exit_code, output, topic_name};
-use super::table::Table;
-use std::io::Write;
+use super::connection::{Failure, exit_code};
+use super::place::Listing;
+use plimsoll_core::protocol::GroupStatus;
 
 /// List the groups of a topic: committed offset, lag, and whether a consumer is connected
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   plimsoll groups
-  plimsoll groups --topic orders --json")]
+  plimsoll groups --topic orders --json
+  plimsoll groups --all")]
 pub(crate) struct Args {
-    /// The topic [default: default]
-    #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
-    topic: Option<String>,
-    /// Print an array of JSON objects
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connection: Connection,
+    listing: Listing,
 }
 
 /// Prints the groups.
 pub(crate) fn run(args: Args) -> i32 {
-    exit_code("groups", groups(&args))
+    exit_code("groups", groups(&args.listing))
 }
 
-fn groups(args: &Args) -> Result<(), Failure> {
-    let groups = args.connection.connect()?.groups(args.topic.as_deref())?;
-    let mut out = output();
-    if args.json {
-        let objects: Vec<serde_json::Value> = groups
-            .iter()
-            .map(|group| {
-                serde_json::json!({
-                    "group": group.group,
-                    "committed": group.committed,
-                    "lag": group.lag,
-                    "held": group.held,
-                })
-            })
-            .collect();
-        writeln!(out, "{}", serde_json::Value::from(objects))?;
-    } else {
-        let mut table = Table::new(&["group", "committed", "lag", "held"]);
-        for group in groups {
-            let held = if group.held { "yes" } else { "no" };
-            table.row([group.group, group.committed.to_string(), group.lag.to_string(), held.to_owned()]);
-        }
-        table.print(&mut out)?;
-    }
-    Ok(out.flush()?)
+fn groups(listing: &Listing) -> Result<(), Failure> {
+    listing.print(
+        |client, topic| client.groups(Some(topic)),
+        ["group", "committed", "lag", "held"],
+        |GroupStatus { group, committed, lag, held }| {
+            let held = if *held { "yes" } else { "no" };
+            [group.clone(), committed.to_string(), lag.to_string(), held.to_owned()]
+        },
+        |GroupStatus { group, committed, lag, held }| {
+            serde_json::json!({ "group": group, "committed": committed, "lag": lag, "held": held })
+        },
+    )
 }

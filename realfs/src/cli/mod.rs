@@ -9,6 +9,7 @@ mod dump;
 mod find;
 mod generate;
 mod groups;
+mod place;
 mod publish;
 mod queue;
 mod seek;

@@ -3,9 +3,12 @@
 mod redrive;
 mod work;
 
-use super::connection::{Connection, Failure, exit_code, output, topic_name};
+use super::complain;
+use super::connection::{EXIT_REFUSED, Failure, exit_code, output};
+use super::place::{Listing, Place};
 use super::table::Table;
 use clap::Subcommand;
+use plimsoll_core::error::Code;
 use plimsoll_core::protocol::{PendingState, PendingStatus, QueueStatus};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -16,6 +19,7 @@ use std::io::Write;
 Examples:
   plimsoll queue work mails --topic orders --exec ./send-mail --jobs 4
   plimsoll queue list --topic orders
+  plimsoll queue list --all
   plimsoll queue pending mails --topic orders
   plimsoll queue steal mails 1207 --topic orders
   plimsoll queue redrive --topic orders --dry-run
@@ -42,14 +46,8 @@ enum Verb {
 ready: could be reserved now. reserved: somebody has them. delayed: given back, and not due yet. dying: on their way to the dead \
 letters. waiting: consumers that wait for a message.")]
 struct ListArgs {
-    /// The topic [default: default]
-    #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
-    topic: Option<String>,
-    /// Print an array of JSON objects
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connection: Connection,
+    listing: Listing,
 }
 
 /// List messages that were reserved and are not confirmed: by whom they are leased, and until when
@@ -57,9 +55,6 @@ struct ListArgs {
 struct PendingArgs {
     /// The work queue
     group: String,
-    /// The topic [default: default]
-    #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
-    topic: Option<String>,
     /// Begin with this offset
     #[arg(long, value_name = "OFFSET", default_value_t = 0)]
     from: u64,
@@ -70,53 +65,59 @@ struct PendingArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    connection: Connection,
+    at: Place,
 }
 
 /// Take leases away: the messages can be reserved by others at once, and whoever had them can't confirm them any more
 #[derive(clap::Args, Debug)]
+#[command(after_help = "\
+One that is not reserved is named, and the others are taken away all the same.
+
+Exit codes: 0 all taken away, 1 the broker answered ERR, to one of them at least, 2 usage, 6 cannot connect, 7 outcome unknown.")]
 struct StealArgs {
     /// The work queue
     group: String,
     /// The messages
     #[arg(required = true)]
     offsets: Vec<u64>,
-    /// The topic [default: default]
-    #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
-    topic: Option<String>,
     #[command(flatten)]
-    connection: Connection,
+    at: Place,
 }
 
 /// Does what was asked for.
 pub(crate) fn run(args: Args) -> i32 {
     match args.verb {
         Verb::Work(args) => work::run(args),
-        Verb::List(args) => exit_code("queue list", list(&args)),
+        Verb::List(args) => exit_code("queue list", list(&args.listing)),
         Verb::Pending(args) => exit_code("queue pending", pending(&args)),
-        Verb::Steal(args) => exit_code("queue steal", steal(&args)),
+        Verb::Steal(args) => match steal(&args) {
+            Ok(refused) if refused > 0 => EXIT_REFUSED,
+            stolen => exit_code("queue steal", stolen.map(|_| ())),
+        },
         Verb::Redrive(args) => redrive::run(args),
     }
 }
 
-fn list(args: &ListArgs) -> Result<(), Failure> {
-    let queues = args.connection.connect()?.queues(args.topic.as_deref())?;
-    let mut out = output();
-    if args.json {
-        let objects: Vec<Value> = queues.iter().map(queue_json).collect();
-        writeln!(out, "{}", Value::from(objects))?;
-    } else {
-        let heads = ["queue", "confirmed", "next", "ready", "reserved", "delayed", "dying", "waiting", "journal"];
-        let mut table = Table::new(&heads);
-        for queue in queues {
-            let QueueStatus { group, confirmed, next, ready, reserved, delayed, dying, waiting, journal_bytes, .. } =
-                queue;
-            let numbers = [confirmed, next, ready, reserved, delayed, dying, waiting, journal_bytes];
-            table.row([group].into_iter().chain(numbers.map(|n| n.to_string())));
-        }
-        table.print(&mut out)?;
-    }
-    Ok(out.flush()?)
+fn list(listing: &Listing) -> Result<(), Failure> {
+    listing.print(
+        |client, topic| client.queues(Some(topic)),
+        ["queue", "confirmed", "next", "ready", "reserved", "delayed", "dying", "waiting", "journal"],
+        |queue| {
+            let number = |number: u64| number.to_string();
+            [
+                queue.group.clone(),
+                number(queue.confirmed),
+                number(queue.next),
+                number(queue.ready),
+                number(queue.reserved),
+                number(queue.delayed),
+                number(queue.dying),
+                number(queue.waiting),
+                number(queue.journal_bytes),
+            ]
+        },
+        queue_json,
+    )
 }
 
 fn queue_json(queue: &QueueStatus) -> Value {
@@ -135,7 +136,7 @@ fn queue_json(queue: &QueueStatus) -> Value {
 }
 
 fn pending(args: &PendingArgs) -> Result<(), Failure> {
-    let mut client = args.connection.connect()?;
+    let mut client = args.at.connection.connect()?;
     let mut found: Vec<PendingStatus> = Vec::new();
     let max = args.max.unwrap_or(u64::MAX);
     // The broker answers with a bounded number of lines; a message that is done meanwhile is left out.
@@ -143,7 +144,7 @@ fn pending(args: &PendingArgs) -> Result<(), Failure> {
     while let Some(first) = from
         && (found.len() as u64) < max
     {
-        let more = client.pending(args.topic.as_deref(), &args.group, first, max - found.len() as u64)?;
+        let more = client.pending(Some(&args.at.topic), &args.group, first, max - found.len() as u64)?;
         from = more.last().and_then(|last| last.offset.checked_add(1));
         found.extend(more);
     }
@@ -200,13 +201,23 @@ fn time(ms: u64) -> String {
     }
 }
 
-fn steal(args: &StealArgs) -> Result<(), Failure> {
-    let mut client = args.connection.connect()?;
+/// Says how many are nobody's to take away, which is no reason to leave the others.
+fn steal(args: &StealArgs) -> Result<usize, Failure> {
+    let mut client = args.at.connection.connect()?;
     let mut out = output();
+    let mut refused = 0;
     for offset in &args.offsets {
-        client.steal(args.topic.as_deref(), &args.group, *offset)?;
-        writeln!(out, "{offset} can be reserved by others")?;
-        out.flush()?;
+        match client.steal(Some(&args.at.topic), &args.group, *offset) {
+            Err(error) if error.is(Code::NotReserved) => {
+                complain("queue steal", error);
+                refused += 1;
+            }
+            stolen => {
+                stolen?;
+                writeln!(out, "{offset} can be reserved by others")?;
+                out.flush()?;
+            }
+        }
     }
-    Ok(())
+    Ok(refused)
 }

@@ -1,6 +1,7 @@
 //! `plimsoll seek`: moves a group.
 
-use super::connection::{Connection, Failure, exit_code, output, topic_name};
+use super::connection::{Failure, exit_code, output};
+use super::place::Place;
 use plimsoll_core::protocol::SeekTo;
 use std::io::Write;
 use std::time::SystemTime;
@@ -20,11 +21,8 @@ pub(crate) struct Args {
     /// An offset, `start`, `end`, or `time=` with a date or milliseconds since 1970
     #[arg(value_name = "TO", value_parser = seek_to)]
     to: SeekTo,
-    /// The topic [default: default]
-    #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
-    topic: Option<String>,
     #[command(flatten)]
-    connection: Connection,
+    at: Place,
 }
 
 /// A place in a log, as people write it.
@@ -54,7 +52,7 @@ pub(crate) fn run(args: Args) -> i32 {
 }
 
 fn seek(args: &Args) -> Result<(), Failure> {
-    let offset = args.connection.connect()?.seek(args.topic.as_deref(), &args.group, args.to)?;
+    let offset = args.at.connection.connect()?.seek(Some(&args.at.topic), &args.group, args.to)?;
     let mut out = output();
     writeln!(out, "group {} is at {offset}", args.group)?;
     Ok(out.flush()?)

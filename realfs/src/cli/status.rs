@@ -12,7 +12,8 @@ Examples:
   plimsoll status
   plimsoll status --topic orders --json
 
-All marks are exclusive ends: durable 15 means that messages 0 to 14 survive a power loss.")]
+All marks are exclusive ends: durable 15 means that messages 0 to 14 survive a power loss. Where segments were packed since the start: \
+how many, how many bytes that gave back, and how often it failed.")]
 pub(crate) struct Args {
     /// Only this topic
     #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
@@ -44,36 +45,41 @@ fn status(args: &Args) -> Result<(), Failure> {
         let objects: Vec<serde_json::Value> = topics.iter().map(json).collect();
         writeln!(out, "{}", serde_json::Value::from(objects))?;
     } else {
-        let mut table = Table::new(&[
-            "topic",
-            "start",
-            "durable",
-            "written",
-            "next",
-            "segments",
-            "bytes",
-            "groups",
-            "forces",
-            "force mean µs",
-        ]);
+        // Few pack: who does not is not to read past columns of zeros.
+        let is_packing = topics.iter().any(|topic| topic.packed > 0 || topic.pack_failures > 0);
+        let columns: Vec<Column> =
+            COLUMNS.into_iter().chain(is_packing.then_some(PACKING).into_iter().flatten()).collect();
+        let heads: Vec<&str> = ["topic"].into_iter().chain(columns.iter().map(|(head, _)| *head)).collect();
+        let mut table = Table::new(&heads);
         for topic in topics {
-            let numbers = [
-                topic.start,
-                topic.durable,
-                topic.written,
-                topic.next,
-                topic.segments,
-                topic.bytes,
-                topic.groups,
-                topic.forces,
-                topic.force_mean_us,
-            ];
-            table.row([topic.topic].into_iter().chain(numbers.map(|number| number.to_string())));
+            let numbers = columns.iter().map(|(_, number)| number(&topic).to_string());
+            table.row([topic.topic.clone()].into_iter().chain(numbers));
         }
         table.print(&mut out)?;
     }
     Ok(out.flush()?)
 }
+
+/// Its head, and what a topic has in it.
+type Column = (&'static str, fn(&TopicStatus) -> u64);
+
+const COLUMNS: [Column; 9] = [
+    ("start", |topic| topic.start),
+    ("durable", |topic| topic.durable),
+    ("written", |topic| topic.written),
+    ("next", |topic| topic.next),
+    ("segments", |topic| topic.segments),
+    ("bytes", |topic| topic.bytes),
+    ("groups", |topic| topic.groups),
+    ("forces", |topic| topic.forces),
+    ("force mean µs", |topic| topic.force_mean_us),
+];
+
+const PACKING: [Column; 3] = [
+    ("packed", |topic| topic.packed),
+    ("packed bytes", |topic| topic.packed_bytes),
+    ("pack failures", |topic| topic.pack_failures),
+];
 
 fn json(status: &TopicStatus) -> serde_json::Value {
     serde_json::json!({

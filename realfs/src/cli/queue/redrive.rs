@@ -5,7 +5,8 @@
 //! log id and a number that no other death in that queue has. So a message that dies again comes back again.
 
 use super::super::complain;
-use super::super::connection::{Connection, EXIT_REFUSED, EXIT_UNKNOWN, Failure, exit_code, output, topic_name};
+use super::super::connection::{EXIT_REFUSED, EXIT_UNKNOWN, Failure, exit_code, output};
+use super::super::place::Place;
 use crate::client::{BrokerError, Client, Delivered, Error, Message, Outcome, Publication};
 use plimsoll_core::error::Code;
 use plimsoll_core::layout;
@@ -30,9 +31,6 @@ One that the topic can't take, because it has become too large, say, is named an
 
 Exit codes: 0 done, 1 the broker answered ERR, 2 usage, 6 cannot connect, 7 outcome unknown: run it again.")]
 pub(super) struct Args {
-    /// The topic whose dead letters come back [default: default]
-    #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
-    topic: Option<String>,
     /// Only those that died in this work queue
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
@@ -49,7 +47,7 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    connection: Connection,
+    at: Place,
 }
 
 /// The work queue in which dead letters are done.
@@ -66,7 +64,7 @@ const PREVIEW: usize = 60;
 /// Brings them back.
 pub(super) fn run(args: Args) -> i32 {
     let mut tally = Tally::default();
-    let client = match args.connection.connect() {
+    let client = match args.at.connection.connect() {
         Ok(client) => client,
         failed => return exit_code("queue redrive", failed.map(drop)),
     };
@@ -74,7 +72,7 @@ pub(super) fn run(args: Args) -> i32 {
         true => show(&args, client, &mut tally),
         false => redrive(&args, client, &mut tally),
     };
-    let summed = summary(&args, &tally);
+    let summed = summary(&args, &tally, result.is_err());
     match exit_code("queue redrive", result) {
         _ if tally.unknown > 0 => EXIT_UNKNOWN,
         0 if tally.refused > 0 => EXIT_REFUSED,
@@ -83,7 +81,7 @@ pub(super) fn run(args: Args) -> i32 {
     }
 }
 
-#[derive(Default)]
+#[derive(Default, PartialEq, Eq)]
 struct Tally {
     done: u64,
     passed_over: u64,
@@ -92,14 +90,15 @@ struct Tally {
     unknown: u64,
 }
 
-fn summary(args: &Args, tally: &Tally) -> Result<(), Failure> {
-    if args.json {
+fn summary(args: &Args, tally: &Tally, has_failed: bool) -> Result<(), Failure> {
+    // Of a failure before the first letter the error says all.
+    if args.json || (has_failed && *tally == Tally::default()) {
         return Ok(());
     }
     let mut out = output();
     let plural = if tally.done == 1 { "" } else { "s" };
     let what = if args.dry_run { "would come back" } else { "came back" };
-    write!(out, "{} dead letter{plural} {what} to {}", tally.done, args.name())?;
+    write!(out, "{} dead letter{plural} {what} to {}", tally.done, args.at.topic)?;
     if tally.passed_over > 0 {
         write!(out, ", {} passed over", tally.passed_over)?;
     }
@@ -114,10 +113,6 @@ fn summary(args: &Args, tally: &Tally) -> Result<(), Failure> {
 }
 
 impl Args {
-    fn name(&self) -> &str {
-        self.topic.as_deref().unwrap_or(layout::DEFAULT_TOPIC)
-    }
-
     fn takes(&self, letter: &Letter) -> bool {
         let is = |wanted: &Option<String>, found: Option<&[u8]>| {
             wanted.as_ref().is_none_or(|wanted| found == Some(wanted.as_bytes()))
@@ -158,8 +153,8 @@ impl Letter {
 }
 
 fn redrive(args: &Args, mut client: Client, tally: &mut Tally) -> Result<(), Failure> {
-    let topic = args.topic.as_deref();
-    let dead = layout::dead_letters(args.name());
+    let topic = Some(&args.at.topic[..]);
+    let dead = layout::dead_letters(&args.at.topic);
     // To make the queue would be to make a trace where nothing has died.
     if !client.topics()?.contains(&dead) {
         // It says that there is no such topic, if there is none.
@@ -185,7 +180,7 @@ fn redrive(args: &Args, mut client: Client, tally: &mut Tally) -> Result<(), Fai
                         seen.len()
                     )));
                 }
-                full.push(mem::replace(&mut client, args.connection.connect()?));
+                full.push(mem::replace(&mut client, args.at.connection.connect()?));
                 is_new = true;
                 continue;
             }
@@ -221,7 +216,7 @@ fn bring_back(
     tally: &mut Tally,
     out: &mut impl Write,
 ) -> Result<Vec<u64>, Failure> {
-    let topic = args.topic.as_deref();
+    let topic = Some(&args.at.topic[..]);
     for letter in letters {
         client.publish_nowait(topic, Level::Durable, &letter.publication())?;
     }
@@ -280,9 +275,9 @@ fn is_about_the_letter(error: &BrokerError) -> bool {
 
 /// Lists what would come back, by reading: nothing is reserved.
 fn show(args: &Args, mut client: Client, tally: &mut Tally) -> Result<(), Failure> {
-    let dead = layout::dead_letters(args.name());
+    let dead = layout::dead_letters(&args.at.topic);
     if !client.topics()?.contains(&dead) {
-        client.status(args.topic.as_deref())?;
+        client.status(Some(&args.at.topic))?;
         return Ok(());
     }
     let status = client.status(Some(&dead))?;

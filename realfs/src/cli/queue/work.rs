@@ -5,7 +5,8 @@
 //! the lease.
 
 use super::super::complain;
-use super::super::connection::{Connection, Failure, exit_code, output, topic_name};
+use super::super::connection::{Failure, exit_code, output};
+use super::super::place::Place;
 use super::super::values;
 use crate::client::{Client, Delivered, Error, Options};
 use plimsoll_core::error::Code;
@@ -53,9 +54,6 @@ pub(super) struct Args {
     /// The command for each message
     #[arg(long, value_name = "COMMAND")]
     exec: String,
-    /// The topic [default: default]
-    #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
-    topic: Option<String>,
     /// Commands that run at once
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     jobs: u16,
@@ -78,7 +76,7 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    connection: Connection,
+    at: Place,
 }
 
 /// A lease shorter than this would run out between two words of a worker that is well.
@@ -169,7 +167,7 @@ pub(super) fn run(args: Args) -> i32 {
         jobs.into_iter().map(|job| job.join().expect("a job")).collect()
     });
     let result = results.into_iter().find(Result::is_err).unwrap_or(Ok(()));
-    let summed = summary(&args, &shared);
+    let summed = summary(&args, &shared, result.is_err());
     match exit_code("queue work", result) {
         0 => exit_code("queue work", summed),
         code => code,
@@ -195,17 +193,19 @@ fn take_signals() -> io::Result<[Arc<AtomicBool>; 2]> {
     Ok(flags)
 }
 
-fn summary(args: &Args, shared: &Shared) -> Result<(), Failure> {
-    if args.json {
+fn summary(args: &Args, shared: &Shared, has_failed: bool) -> Result<(), Failure> {
+    let Shared { confirmed, given_back, lost, unknown, .. } = shared;
+    let counts = [confirmed, given_back, lost, unknown].map(|count| count.load(Ordering::Acquire));
+    // Of a failure before the first message the error says all.
+    if args.json || (has_failed && counts == [0; 4]) {
         return Ok(());
     }
-    let Shared { confirmed, given_back, lost, unknown, .. } = shared;
-    let number = |n: &AtomicU64| n.load(Ordering::Acquire);
+    let [confirmed, given_back, lost, unknown] = counts;
     let mut out = output();
-    write!(out, "{} confirmed, {} given back", number(confirmed), number(given_back))?;
+    write!(out, "{confirmed} confirmed, {given_back} given back")?;
     for (count, what) in [(lost, "lost to others while the command ran"), (unknown, "of unknown outcome")] {
-        if number(count) > 0 {
-            write!(out, ", {} {what}", number(count))?;
+        if count > 0 {
+            write!(out, ", {count} {what}")?;
         }
     }
     writeln!(out)?;
@@ -238,11 +238,11 @@ struct Job<'a> {
 
 impl<'a> Job<'a> {
     fn new(args: &'a Args, shared: &'a Shared) -> Result<Job<'a>, Failure> {
-        Ok(Job { args, shared, client: args.connection.connect()?, was_full: false })
+        Ok(Job { args, shared, client: args.at.connection.connect()?, was_full: false })
     }
 
     fn topic(&self) -> Option<&'a str> {
-        self.args.topic.as_deref()
+        Some(&self.args.at.topic)
     }
 
     fn work(&mut self) -> Result<(), Failure> {
@@ -277,7 +277,7 @@ impl<'a> Job<'a> {
             let mut task = None;
             for delivered in batch.iter() {
                 match delivered {
-                    Delivered::Message(message) => task = Some(Task::new(topic, group, &message)),
+                    Delivered::Message(message) => task = Some(Task::new(&self.args.at.topic, group, &message)),
                     Delivered::Gap { first, next } => complain("queue work", format_args!("GAP {first} {next}")),
                 }
             }
@@ -321,7 +321,7 @@ impl<'a> Job<'a> {
     fn connect_again(&mut self, error: &Error) -> Result<(), Failure> {
         complain("queue work", format_args!("{error}; connecting again"));
         while !self.shared.is_stopping() {
-            match self.args.connection.connect_with(PATIENCE) {
+            match self.args.at.connection.connect_with(PATIENCE) {
                 Ok(client) => {
                     self.client = client;
                     return Ok(());
@@ -473,11 +473,11 @@ fn message_file(value: &[u8]) -> io::Result<File> {
 }
 
 impl Task {
-    fn new(topic: Option<&str>, group: &str, message: &crate::client::Message<'_>) -> Task {
+    fn new(topic: &str, group: &str, message: &crate::client::Message<'_>) -> Task {
         let deliveries = message.deliveries().unwrap_or(1);
         let text = |name: &str, value: String| (name.as_bytes().to_vec(), value.into_bytes());
         let mut environment = vec![
-            text("TOPIC", topic.unwrap_or(plimsoll_core::layout::DEFAULT_TOPIC).to_owned()),
+            text("TOPIC", topic.to_owned()),
             text("GROUP", group.to_owned()),
             text("OFFSET", message.offset.to_string()),
             text("DELIVERIES", deliveries.to_string()),
