@@ -25,7 +25,9 @@ impl Table {
         let columns = self.rows[0].len();
         let widest = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns).map(widest).collect();
-        let is_number = |cell: &String| cell == "-" || cell.starts_with(|c: char| c.is_ascii_digit());
+        // An address is none.
+        let is_number =
+            |cell: &String| cell == "-" || cell.starts_with(|c: char| c.is_ascii_digit()) && !cell.contains(':');
         let numeric: Vec<bool> =
             (0..columns).map(|column| self.rows[1..].iter().all(|row| is_number(&row[column]))).collect();
         for row in &self.rows {
@@ -49,11 +51,14 @@ mod tests {
 
     #[test]
     fn columns_are_aligned() {
-        let mut table = Table::new(&["topic", "next"]);
-        table.row(["default".to_owned(), "7".to_owned()]);
-        table.row(["x".to_owned(), "12345".to_owned()]);
+        let mut table = Table::new(&["topic", "next", "peer"]);
+        table.row(["default", "7", "192.0.2.1:5"].map(str::to_owned));
+        table.row(["x", "12345", "-"].map(str::to_owned));
         let mut out = Vec::new();
         table.print(&mut out).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "topic     next\ndefault      7\nx        12345\n");
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "topic     next  peer\ndefault      7  192.0.2.1:5\nx        12345  -\n"
+        );
     }
 }
