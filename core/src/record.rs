@@ -189,6 +189,12 @@ pub fn frame_size(header: &[u8; HEADER_BYTES]) -> Option<usize> {
     (LENGTH_MIN..=LENGTH_MAX).contains(&length).then_some(HEADER_BYTES + length as usize)
 }
 
+/// How long the frame at the beginning of `bytes` is, which are a broker's own and whole, and its offset. `None`: there is no other one.
+pub(crate) fn outside(bytes: &[u8]) -> Option<(usize, u64)> {
+    let header = bytes.first_chunk::<HEADER_BYTES>()?;
+    Some((frame_size(header)?, u64::from_be_bytes(header[8..16].try_into().expect("eight bytes"))))
+}
+
 /// Decodes the frame at the beginning of `bytes`. Never panics, whatever the bytes are.
 ///
 /// `NeedBytes` is answered for bytes that end too early; at the end of a file the caller turns it into

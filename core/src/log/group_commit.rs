@@ -93,11 +93,11 @@ pub(crate) enum Answer {
     Other,
 }
 
-/// A written batch, kept in memory.
+/// A written batch, kept in memory, or the end of one.
 #[derive(Clone, Debug)]
 pub(crate) struct Recent {
-    pub(crate) first: u64,
-    pub(crate) end: u64,
+    first: u64,
+    end: u64,
     /// The segment that it stands in, and where.
     pub(crate) base: u64,
     pub(crate) salt: Salt,
@@ -110,6 +110,8 @@ pub(crate) struct Recent {
 pub(crate) struct RecentBatches {
     batches: VecDeque<Recent>,
     bytes: u64,
+    /// In the batch that begins with the first of these, the frame of the second begins so many bytes behind its beginning.
+    sought: (u64, u64, usize),
     /// The bound: this topic's share.
     pub(crate) bytes_max: u64,
 }
@@ -140,10 +142,22 @@ impl RecentBatches {
         self.bytes -= oldest.bytes.len() as u64;
     }
 
-    /// The batch that holds `offset`.
-    pub(crate) fn find(&self, offset: u64) -> Option<&Recent> {
+    /// The batch that holds `offset`, from the frame on in which that is. A reader that takes one message after the other does not walk over
+    /// those before it each time.
+    pub(crate) fn find(&mut self, offset: u64) -> Option<Recent> {
         let at = self.batches.partition_point(|batch| batch.end <= offset);
-        self.batches.get(at).filter(|batch| batch.first <= offset)
+        let batch = self.batches.get(at).filter(|batch| batch.first <= offset)?;
+        let (first, sought, mut skipped) = self.sought;
+        if first != batch.first || sought > offset {
+            skipped = 0;
+        }
+        while let Some((size, _)) = record::outside(&batch.bytes[skipped..])
+            && record::outside(&batch.bytes[skipped + size..]).is_some_and(|(_, next)| next <= offset)
+        {
+            skipped += size;
+        }
+        self.sought = (batch.first, offset, skipped);
+        Some(Recent { position: batch.position + skipped as u64, bytes: batch.bytes.slice(skipped..), ..batch.clone() })
     }
 }
 
@@ -636,4 +650,44 @@ fn hold_until(commit: &mut Commit, config: &Config, roll: Roll, now: Now) -> Opt
     }
     let until = *commit.gather.held_since_ns.get_or_insert(now.monotonic_ns) + bound;
     (now.monotonic_ns < until).then_some(until)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Decoded, Kind};
+
+    const SALT: Salt = Salt(7);
+
+    fn batch(offsets: core::ops::Range<u64>) -> Recent {
+        let mut bytes = Vec::new();
+        for offset in offsets.clone() {
+            record::encode(&mut bytes, SALT, offset, 0, Kind::Message as u8, 0, |out| out.extend_from_slice(b"value"));
+        }
+        Recent {
+            first: offsets.start,
+            end: offsets.end,
+            base: 0,
+            salt: SALT,
+            position: 1000 * offsets.start,
+            bytes: Bytes::from(bytes),
+        }
+    }
+
+    /// Forwards, backwards, into another batch and past what was forgotten: what is found begins with the message.
+    #[test]
+    fn a_batch_in_memory_is_found_from_the_message_on() {
+        let mut recent = RecentBatches { bytes_max: 1 << 20, ..RecentBatches::default() };
+        [3..8, 8..9, 9..20].into_iter().for_each(|offsets| recent.push(batch(offsets)));
+        for offset in [3, 4, 7, 5, 8, 19, 9, 3] {
+            let found = recent.find(offset).expect("it is there");
+            let Decoded::Frame(frame) = record::decode(&found.bytes, SALT) else { panic!("{offset}") };
+            assert_eq!(frame.offset, offset);
+            let skipped = found.position % 1000;
+            assert_eq!(skipped, (offset - found.position / 1000) * frame.size() as u64);
+        }
+        assert!(recent.find(2).is_none() && recent.find(20).is_none());
+        recent.forget_below(8);
+        assert!(recent.find(7).is_none() && recent.find(8).is_some());
+    }
 }

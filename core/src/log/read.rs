@@ -115,7 +115,7 @@ pub(crate) async fn deliver(io: Io, topic: Rc<RefCell<Topic>>, wanted: Wanted) -
             sink.gap(start);
             continue;
         }
-        let recent = topic.borrow().commit.recent.find(sink.delivered.next).cloned();
+        let recent = topic.borrow_mut().commit.recent.find(sink.delivered.next);
         if let Some(batch) = recent {
             let mut take =
                 |position, frame: Frame<'_>| sink.take(Origin { base: batch.base, removed: 0 }, position, frame);
