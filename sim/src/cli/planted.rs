@@ -80,7 +80,9 @@ mod hunt {
     }
 
     /// Small worlds, in which crashes are frequent: what they find is short.
-    const SMALL: [Lean; 3] = [
+    const SMALL: [Lean; 4] = [
+        // Those in which something is packed live longer.
+        lean("plan, packs", "no", 95),
         lean("plan, actions of all clients", "12", 90),
         lean("plan, actions of all clients", "30", 60),
         lean("plan, crashes", "both", 75),
@@ -103,6 +105,7 @@ mod hunt {
                 lean("client 1, action", "confirms all", 25),
             ]
         };
+        let no_queues = || vec![lean("plan, work queues", "0", 90)];
         let at_the_disk = || vec![lean("somebody is at the disk", "while it is stopped", 80)];
         let more = match bug {
             Planted::NoPadding => {
@@ -116,11 +119,13 @@ mod hunt {
             Planted::RemovalBeforeStart | Planted::NewestFirst => [tiny_segments(), purger()].concat(),
             Planted::RenewedNameBelieved => [
                 tiny_segments(),
+                no_queues(),
                 purger(),
                 failing_forces(),
                 vec![
                     lean("after write * of */watermark", "process killed", 25),
                     lean("force-dir * of default", "fails", 20),
+                    lean("after remove * of */log/", "power lost", 40),
                 ],
             ]
             .concat(),
@@ -255,6 +260,7 @@ mod hunt {
             Planted::NoTailCopy => [failing_forces(), vec![lean("force * of */log/", "fails", 20)]].concat(),
             Planted::SidecarBelieved => [
                 tiny_segments(),
+                no_queues(),
                 vec![
                     lean("plan, index stride", "1", 80),
                     lean("plan, index bytes", "0", 80),
