@@ -207,6 +207,62 @@ fn p15_a_delay_outlives_the_records_that_a_checkpoint_replaces() {
     assert_eq!(h.ask(b, b"RESERVE q 9 0 1000\n"), "MSG 0 0\nEND 1\n");
 }
 
+/// What can't be read is told to whoever would get it, and holds up nobody else (P7).
+#[test]
+fn p7_a_message_that_can_not_be_read_is_named_and_those_behind_it_are_handed_out() {
+    let config = Config { recent_bytes: 0, segment_bytes: 1024, ..plain() };
+    let mut h = with_messages(config, 40);
+    let second = segments(&h.disk)[1].clone();
+    let first_of_it: u64 = second.rsplit('/').next().and_then(|name| name.strip_suffix(".log")?.parse().ok()).unwrap();
+    let fails = |h: &mut Harness| {
+        let path = second.clone();
+        h.fail_next(move |effect, read| matches!(effect, Effect::Read { .. }) && read == path, IoErrorKind::Other);
+    };
+    let a = h.connect();
+    fails(&mut h);
+    // Those before it are handed out, and it is not.
+    let found = h.ask(a, b"RESERVE q 40 0 100000\n");
+    assert!(found.ends_with(&format!("MSG {0} {0}\nEND {first_of_it}\n", first_of_it - 1)), "{found}");
+    assert_eq!(reports(&h, "CORRUPT_RECORD").len(), 1);
+    let behind = h.ask(a, b"RESERVE q 40 0 100000\n");
+    assert!(
+        behind.starts_with(&format!("MSG {0} {0}\n", first_of_it + 1)) && behind.contains("MSG 39 39\n"),
+        "{behind}"
+    );
+    h.advance_ms(999);
+    assert_eq!(h.ask(a, b"RESERVE q 1 0 100000\n"), "END 0\n");
+    h.advance_ms(1);
+    fails(&mut h);
+    let refused = h.ask(a, b"RESERVE q 1 0 100000\n");
+    assert!(refused.starts_with("ERR CORRUPT "), "{refused}");
+    h.advance_ms(1000);
+    assert_eq!(h.ask(a, b"RESERVE q 1 0 100000\n"), format!("MSG {first_of_it} {first_of_it}\nEND 1\n"));
+}
+
+/// What is confirmed and not forced goes on holding its segment, also while the line of the journal moves for another one.
+#[test]
+fn p15_retention_waits_for_the_force_of_each_confirmation() {
+    let mut h = with_messages(Config { segment_bytes: 1024, ..plain() }, 60);
+    let (a, b) = (h.connect(), h.connect());
+    assert_eq!(h.ask(a, b"ALTER @default retain-consumed=yes\n"), "ALTERED default\n");
+    let count = |reply: String| reply.matches("MSG ").count();
+    assert_eq!(count(h.ask(a, b"RESERVE q 1 0 100000\n")), 1);
+    assert_eq!(count(h.ask(b, b"RESERVE q 100 0 100000\n")), 59);
+    let rest: String = (1..60).map(|offset| format!(" {offset}")).collect();
+    h.hold(is_journal_force);
+    h.send(a, b"CONFIRM q 0\n");
+    h.send(b, format!("CONFIRM q{rest}\n").as_bytes());
+    h.release();
+    h.hold(is_journal_force);
+    h.advance_ms(5_000);
+    assert_eq!((h.replies(a), h.replies(b)), ("CONFIRMED 1\n".into(), String::new()));
+    assert!(h.disk.files().contains_key(&segment(0)));
+    h.release();
+    h.advance_ms(5_000);
+    assert_eq!(h.replies(b), "CONFIRMED 59\n");
+    assert!(!h.disk.files().contains_key(&segment(0)));
+}
+
 /// The delay goes by the wall clock over a restart, and whoever sets that back lengthens none.
 #[test]
 fn a_clock_that_was_set_back_lengthens_no_delay() {
