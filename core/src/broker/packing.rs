@@ -10,7 +10,6 @@ use crate::io::TopicId;
 use crate::log::Topic;
 use crate::log::pack::{self, Packed};
 use alloc::boxed::Box;
-use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::vec::Vec;
 use core::mem;
@@ -32,7 +31,7 @@ pub(super) enum Packing {
 pub(super) struct Chosen {
     topic: TopicId,
     base: u64,
-    live: BTreeSet<u64>,
+    live: Vec<u64>,
     journals: Vec<(TopicId, u64)>,
 }
 
@@ -103,10 +102,9 @@ impl Broker {
         }
         live.sort_unstable();
         live.dedup();
-        let base = topic.worth_packing(&live, next)?;
-        let end = topic.segments.iter().map(|segment| segment.base).find(|other| *other > base)?;
-        let live: BTreeSet<u64> = pack::within(&live, base..end).iter().copied().collect();
-        Some(Chosen { topic: id, base, live, journals })
+        let offsets = topic.worth_packing(&live, next)?;
+        let live = pack::within(&live, offsets.clone()).to_vec();
+        Some(Chosen { topic: id, base: offsets.start, live, journals })
     }
 
     /// Begins what was chosen, if the journals are forced as far as they have to be, and the topic's start is not being moved.

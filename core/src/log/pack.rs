@@ -18,7 +18,6 @@ use crate::layout;
 use crate::planted::planted;
 use crate::record::{self, Frame, Kind, Salt};
 use crate::settings::Setting;
-use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -77,9 +76,9 @@ impl Topic {
         self.policy.bound(Setting::PackBelow).filter(|_| may && !self.deleting && !self.is_journal)
     }
 
-    /// The first closed segment that is worth it. `live` are the messages that are not confirmed, by all queues together, in ascending order;
+    /// The offsets of the first closed segment that is worth it. `live` are the messages that are not confirmed, by all queues together, in ascending order;
     /// whatever comes from `next` on was not handed out. Where that is, consumers are at work, and the segment is about to go by itself.
-    pub(crate) fn worth_packing(&self, live: &[u64], next: u64) -> Option<u64> {
+    pub(crate) fn worth_packing(&self, live: &[u64], next: u64) -> Option<Range<u64>> {
         let below = self.packs_below()?;
         let closed = self.segments.iter().zip(self.segments.iter().skip(1));
         let all = closed.map(|(segment, after)| (segment, segment.offsets(after)));
@@ -92,7 +91,7 @@ impl Topic {
             let is_new = segment.kept.is_none_or(|kept| live * 2 <= kept && live < kept);
             live < there && live * 100 < there * below && is_new
         });
-        found.map(|(segment, _)| segment.base)
+        found.map(|(_, offsets)| offsets)
     }
 
     /// Up to here something of the log may be known from the topic's file alone, now or when what is being packed has its name.
@@ -111,8 +110,8 @@ pub(crate) fn within(offsets: &[u64], range: Range<u64>) -> &[u64] {
     &behind[..behind.partition_point(|offset| *offset < range.end)]
 }
 
-/// Writes the segment at `base` anew. `live` are its messages that are not confirmed.
-pub(crate) async fn pack(io: Io, topic: Rc<RefCell<Topic>>, base: u64, live: BTreeSet<u64>) -> Packed {
+/// Writes the segment at `base` anew. `live` are its messages that are not confirmed, in ascending order.
+pub(crate) async fn pack(io: Io, topic: Rc<RefCell<Topic>>, base: u64, live: Vec<u64>) -> Packed {
     let (path, log, end) = {
         let topic = topic.borrow();
         let Some(at) = topic.segments.iter().position(|segment| segment.base == base) else { return Packed::GivenUp };
@@ -171,7 +170,7 @@ async fn write(
     io: &Io,
     topic: &Rc<RefCell<Topic>>,
     base: u64,
-    live: &BTreeSet<u64>,
+    live: &[u64],
     file: FileId,
 ) -> Result<Option<Written>, IoError> {
     let (old, length, salt, durable, mut index) = {
@@ -243,13 +242,13 @@ struct Out {
 }
 
 impl Out {
-    fn take(&mut self, frame: &Frame<'_>, live: &BTreeSet<u64>, wall_ms: i64, index: &mut Index) {
+    fn take(&mut self, frame: &Frame<'_>, live: &[u64], wall_ms: i64, index: &mut Index) {
         let end = frame.offset + frame.count;
         let goes = match frame.kind {
             // It was for a force that is over.
             Kind::Padding => return,
             Kind::RemovedRun => true,
-            Kind::Message | Kind::Batch => live.range(frame.offset..end).next().is_none(),
+            Kind::Message | Kind::Batch => within(live, frame.offset..end).is_empty(),
             Kind::LostRun | Kind::QueueOperation => false,
         };
         if goes {
